@@ -1,0 +1,246 @@
+"""Many classifiers in, one out: wires teachers, auxiliary images and the training loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from dmc.data.decode import Geometry, decoded
+from dmc.data.feed import MEMORY, Batch, Feed, open_feed
+from dmc.data.sources import Source, open_images, open_labeled
+from dmc.distill.losses import LossName, loss_named
+from dmc.distill.targets import Centring
+from dmc.distill.teachers import Scale, Teachers
+from dmc.errors import DmcError
+from dmc.loading import load
+from dmc.models.build import default_preprocessing, known_architecture
+from dmc.specialist import Specialist
+from dmc.training.loop import fit, pick_device
+from dmc.training.run import CHECKPOINT_EVERY, Run, require_free, versions
+from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
+from dmc.training.supervised import train
+
+Teacher = Specialist | str | Path
+Images = str | Path | Source | npt.NDArray[np.uint8]
+SAMPLE = 2048  # auxiliary images behind the agreement report and behind `scale: pool-std`
+
+
+class Distillation:
+    """The double distillation task: the student's logits against the teachers' (Eq. 2 and 3)."""
+
+    def __init__(self, student: Specialist, teachers: Teachers, loss: LossName, temperature: float) -> None:
+        self.student, self.teachers, self.module = student, teachers, student.module
+        self.distance = loss_named(loss, temperature)
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        target_NT = self.teachers.logits(batch.images_N3HW)
+        student_NT = self.student.logits(batch.images_N3HW)
+        return {"loss": self.distance(student_NT, target_NT)}
+
+
+class Settings(TypedDict, total=False):
+    """The keyword arguments of `consolidate` and `learn`; what each means stands in `Consolidation`."""
+
+    arch: str | None
+    size: int | None
+    loss: LossName
+    temperature: float
+    centring: Centring | None
+    scale: Scale
+    schedule: Schedule
+    seed: int
+    memory: int
+
+
+class Consolidation:
+    """A consolidation with everything resolved and verified, and nothing trained yet."""
+
+    def __init__(
+        self,
+        teachers: Sequence[Teacher],
+        aux: Images,
+        *,
+        arch: str | None = None,  # the student's; None: the first teacher's
+        size: int | None = None,  # the student's input; None: what its architecture or that teacher takes
+        loss: LossName = "l2",
+        temperature: float = 2.0,  # of `kd`
+        centring: Centring | None = None,  # None: per-teacher for softmax outputs, none for sigmoid
+        scale: Scale = "none",
+        schedule: Schedule = CONSOLIDATION,
+        seed: int = 0,
+        memory: int = MEMORY,  # bytes of pixels to hold; a larger set of images is streamed
+    ) -> None:
+        self.teachers = Teachers([load(teacher) for teacher in teachers], centring)
+        self.aux = open_images(aux)
+        self.student = self._new_student(arch, size, seed)
+        self.loss, self.temperature, self.scale = loss, temperature, scale
+        self.schedule, self.seed, self.memory = schedule, seed, memory
+        if loss == "kd" and self.student.output == "sigmoid":
+            raise DmcError("loss 'kd' compares softmax distributions; for sigmoid outputs use 'l2' or 'l1'")
+        if temperature <= 0:
+            raise DmcError(f"temperature {temperature} must be positive")
+
+    def _new_student(self, arch: str | None, size: int | None, seed: int) -> Specialist:
+        """Random weights, never a teacher's: that would favour its classes (end of section 3.1)."""
+        first = self.teachers.specialists[0]
+        if arch is None and first.arch is None:
+            raise DmcError(f"{first.name} has no architecture name; say which one the student has (arch)")
+        arch = known_architecture(arch or str(first.arch))
+        alike = next((s.preprocessing for s in self.teachers.specialists if s.arch == arch), None)
+        preprocessing = alike or default_preprocessing(arch)
+        preprocessing = replace(preprocessing, size=size or preprocessing.size)
+        return Specialist.untrained(arch, self.teachers.union.names, preprocessing, first.output, seed)
+
+    @property
+    def geometry(self) -> Geometry:
+        """Images are held, and augmented, at the largest size that any of the networks wants."""
+        return replace(
+            self.student.geometry, size=max(self.student.geometry.size, self.teachers.geometry.size)
+        )
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {
+            "command": "consolidate",
+            "teachers": [s.settings | {"fingerprint": s.fingerprint} for s in self.teachers.specialists],
+            "aux": {"name": self.aux.name, "images": len(self.aux)},
+            "student": self.student.settings,
+            "loss": self.loss,
+            "temperature": self.temperature if self.loss == "kd" else None,
+            "centring": self.teachers.centring,
+            "scale": self.scale,
+            "schedule": self.schedule.model_dump(),
+            "seed": self.seed,
+            "versions": versions(),
+        }
+
+    def run(self, out: str | Path | None, resume: bool, checkpoint_every: float) -> Specialist:
+        with Run(out, self.config, resume, checkpoint_every) as run:
+            if run.finished:
+                return load(run.folder)
+            feed = open_feed(self.aux, self.geometry, self.memory)
+            self.teachers.to(pick_device())
+            if self.scale == "pool-std":
+                self.teachers.measure_scales(sample(feed))
+            task = Distillation(self.student, self.teachers, self.loss, self.temperature)
+            at = fit(task, feed, self.schedule, run, self.seed, "consolidating")
+            self.student.provenance = {
+                "made by": "dmc consolidate",
+                "teachers": [f"{s.name} ({len(s.names)} classes)" for s in self.teachers.specialists],
+                "auxiliary images": f"{self.aux.name} ({feed.count}, {len(feed.skipped.names)} skipped)",
+                "training": f"{self.loss}, {self.schedule.epochs} epochs, {at.images} images seen, seed {self.seed}",
+                "agreement with each teacher on auxiliary images": agreement(
+                    self.student, self.teachers, feed
+                ),
+            }
+            return run.finish(self.student)
+
+    def estimate(self) -> Estimate:
+        """Time two steps on real images; trains a throw-away copy of nothing but this object's student."""
+        batch_size = min(self.schedule.batch_size, len(self.aux))
+        found = [image for _, image in islice(decoded(self.aux.records(), self.geometry), batch_size)]
+        images = [image for image in found if image is not None]
+        if not images:
+            raise DmcError(f"none of the first {len(found)} images in {self.aux.name} can be decoded")
+        device = pick_device()
+        self.teachers.to(device)
+        task = Distillation(self.student.to(device), self.teachers, self.loss, self.temperature)
+        batch = Batch(torch.stack(images), torch.zeros(len(images))).to(device)
+        seconds = []
+        for _ in range(2):  # the first one warms up
+            started = time.monotonic()
+            task.losses(batch)["loss"].backward()
+            seconds.append(time.monotonic() - started)
+        return Estimate(len(found), len(found) - len(images), len(images) / seconds[-1])
+
+
+@dataclass(frozen=True)
+class Estimate:
+    tried: int
+    undecodable: int
+    images_per_second: float
+
+
+def consolidate(
+    teachers: Sequence[Teacher],
+    aux: Images,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    checkpoint_every: float = CHECKPOINT_EVERY,
+    **settings: Unpack[Settings],
+) -> Specialist:
+    """One model that knows every teacher's classes, from unlabeled images alone.
+
+    `teachers` are specialists or whatever `dmc.load` takes; `aux` is a folder, parquet, tar shards,
+    `hf-hub:OWNER/NAME` or a uint8 array. With `out`, the run and the result are kept in that folder.
+    """
+    return Consolidation(teachers, aux, **settings).run(out, resume, checkpoint_every)
+
+
+def learn(
+    model: Teacher,
+    data: str | Path | Source,
+    aux: Images,
+    out: str | Path | None = None,
+    *,
+    keep: Iterable[str] | None = None,
+    specialist_schedule: Schedule = SPECIALIST,
+    resume: bool = False,
+    checkpoint_every: float = CHECKPOINT_EVERY,
+    **settings: Unpack[Settings],
+) -> Specialist:
+    """Teach a model the classes of labeled `data` without its old data: train a specialist, consolidate."""
+    old = load(model)
+    source, images = open_labeled(data), open_images(aux)
+    if keep is not None:
+        source = source.keep(keep)
+    arch = settings.get("arch") or old.arch
+    if arch is None:
+        raise DmcError(f"{old.name} has no architecture name; say which one to train (arch)")
+    if out is not None:
+        require_free(Path(out), resume)
+    alike = old.preprocessing if known_architecture(arch) == old.arch else None
+    new = train(
+        source,
+        Path(out) / "specialist" if out is not None else None,
+        arch=arch,
+        preprocessing=alike,
+        size=settings.get("size"),
+        output=old.output,
+        schedule=specialist_schedule,
+        seed=settings.get("seed", 0),
+        memory=settings.get("memory", MEMORY),
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+    )
+    return consolidate([old, new], images, out, resume=resume, checkpoint_every=checkpoint_every, **settings)
+
+
+def sample(feed: Feed, images: int = SAMPLE) -> Iterable[Tensor]:
+    """Some auxiliary images, unaugmented, in batches on the device."""
+    for batch in islice(feed.in_order(128), -(-images // 128)):
+        yield batch.images_N3HW.to(pick_device())
+
+
+def agreement(student: Specialist, teachers: Teachers, feed: Feed) -> list[float]:
+    """For each teacher: how often the student, asked about its classes only, answers the same."""
+    same = [0] * len(teachers.specialists)
+    seen = 0
+    with torch.no_grad():
+        for images_N3HW in sample(feed):
+            seen += len(images_N3HW)
+            answer_NT = student.logits(images_N3HW)
+            for i, logits_NK in enumerate(teachers.each(images_N3HW)):
+                columns = list(teachers.union.columns[i])
+                same[i] += int((answer_NT[:, columns].argmax(1) == logits_NK.argmax(1)).sum())
+    return [round(count / seen, 4) for count in same]

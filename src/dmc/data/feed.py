@@ -1,0 +1,149 @@
+"""Batches for the training loop: from one uint8 tensor when the images fit in memory, streamed when not.
+
+Both are functions of (seed, step): asked for step 1,000 they give the batch that a run from step 0 would see.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from dmc.data.decode import Geometry, Skipped, decoded
+from dmc.data.sources import Record, Source
+from dmc.errors import DmcError
+from dmc.report.progress import progress
+from dmc.seeds import seed_for
+
+MEMORY = 4 * 2**30  # bytes of pixels that are held at once; all of ImageNet32x32 fits
+
+
+@dataclass
+class Batch:
+    images_N3HW: Tensor  # uint8
+    labels_N: Tensor
+
+    def __len__(self) -> int:
+        return len(self.images_N3HW)
+
+    def to(self, device: torch.device) -> Batch:
+        return Batch(self.images_N3HW.to(device), self.labels_N.to(device))
+
+
+class Feed(ABC):
+    """Images cut into batches. A pass has ceil(n / batch size) of them, of nearly equal size, so that
+    no batch is ever a single image left over (batch norm cannot train on one)."""
+
+    skipped: Skipped
+    count: int
+
+    def steps(self, batch_size: int) -> int:
+        return -(-self.count // batch_size)
+
+    def bounds(self, step: int, batch_size: int) -> tuple[int, int]:
+        steps = self.steps(batch_size)
+        i = step % steps
+        return i * self.count // steps, (i + 1) * self.count // steps
+
+    @abstractmethod
+    def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
+        """Shuffled batches for ever, one pass after the other, from `first_step` on."""
+
+    @abstractmethod
+    def in_order(self, batch_size: int) -> Iterator[Batch]:
+        """One pass in stored order."""
+
+
+class Pool(Feed):
+    """All images as one tensor."""
+
+    def __init__(self, images_N3HW: Tensor, labels_N: Tensor, skipped: Skipped) -> None:
+        self.images_N3HW, self.labels_N, self.skipped = images_N3HW, labels_N, skipped
+        self.count = len(images_N3HW)
+
+    def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
+        step, steps = first_step, self.steps(batch_size)
+        while True:
+            generator = torch.Generator().manual_seed(seed_for(seed, "order", step // steps))
+            order_N = torch.randperm(self.count, generator=generator)
+            for _ in range(step % steps, steps):
+                start, stop = self.bounds(step, batch_size)
+                chosen = order_N[start:stop]
+                yield Batch(self.images_N3HW[chosen], self.labels_N[chosen])
+                step += 1
+
+    def in_order(self, batch_size: int) -> Iterator[Batch]:
+        for step in range(self.steps(batch_size)):
+            part = slice(*self.bounds(step, batch_size))
+            yield Batch(self.images_N3HW[part], self.labels_N[part])
+
+
+class Stream(Feed):
+    """Images that are decoded when they are needed and then discarded.
+
+    A batch is a fixed stretch of the record order; what cannot be decoded is missing from its batch, so a
+    resumed run finds its place by counting records.
+    """
+
+    def __init__(self, source: Source, geometry: Geometry) -> None:
+        self.source, self.geometry = source, geometry
+        self.skipped = Skipped(source.name)
+        self.count = len(source)
+
+    def _passes(self, seed: int, first_pass: int, first_record: int) -> Iterator[Record]:
+        yield from islice(self.source.records(seed_for(seed, "order", first_pass)), first_record, None)
+        while True:
+            first_pass += 1
+            yield from self.source.records(seed_for(seed, "order", first_pass))
+
+    def _cut(self, records: Iterator[Record], batch_size: int, first_step: int) -> Iterator[Batch]:
+        images = decoded(records, self.geometry)
+        step, seen = first_step, 0
+        while True:
+            start, stop = self.bounds(step, batch_size)
+            taken = list(islice(images, stop - start))
+            seen += len(taken)
+            for record, image in taken:
+                if image is None:
+                    self.skipped.add(record.name)
+            self.skipped.check(max(seen, 100))
+            good = [(image, record.label) for record, image in taken if image is not None]
+            if not taken:  # the end of a single pass
+                return
+            if not good:  # skipping the batch would put every later step out of place
+                raise DmcError(
+                    f"none of {len(taken)} images in a row can be decoded: {taken[0][0].name} and on"
+                )
+            yield Batch(torch.stack([image for image, _ in good]), torch.tensor([label for _, label in good]))
+            step += 1
+
+    def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
+        start, _ = self.bounds(first_step, batch_size)
+        records = self._passes(seed, first_step // self.steps(batch_size), start)
+        yield from self._cut(records, batch_size, first_step)
+
+    def in_order(self, batch_size: int) -> Iterator[Batch]:
+        yield from self._cut(self.source.records(), batch_size, 0)
+
+
+def open_feed(source: Source, geometry: Geometry, memory: int = MEMORY) -> Feed:
+    """Hold the images if they fit into `memory` bytes of pixels, stream them otherwise."""
+    if len(source) * 3 * geometry.size**2 > memory:
+        return Stream(source, geometry)
+    skipped = Skipped(source.name)
+    images_N3HW = torch.empty((len(source), 3, geometry.size, geometry.size), dtype=torch.uint8)
+    labels: list[int] = []
+    with progress(len(source), "reading images") as bar:
+        for record, image in decoded(source.records(), geometry):
+            if image is None:
+                skipped.add(record.name)
+            else:
+                images_N3HW[len(labels)] = image
+                labels.append(record.label)
+            bar.update()
+    skipped.check(len(source))
+    return Pool(images_N3HW[: len(labels)], torch.tensor(labels), skipped)

@@ -1,0 +1,33 @@
+"""Distances between the student's logits and the target: Eq. 3 and the rivals of the paper's loss table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor
+
+LossName = Literal["l2", "l1", "kd"]
+
+
+def l2(student_NT: Tensor, target_NT: Tensor) -> Tensor:
+    """Eq. 3: the mean over classes of squared differences, averaged over images (Eq. 2)."""
+    return F.mse_loss(student_NT, target_NT)
+
+
+def l1(student_NT: Tensor, target_NT: Tensor) -> Tensor:
+    return F.l1_loss(student_NT, target_NT)
+
+
+def kd(student_NT: Tensor, target_NT: Tensor, temperature: float) -> Tensor:
+    """Hinton et al. 2015: KL divergence of softened distributions, times T^2 so that gradients keep their size."""
+    student = F.log_softmax(student_NT / temperature, dim=1)
+    target = F.log_softmax(target_NT / temperature, dim=1)
+    return F.kl_div(student, target, reduction="batchmean", log_target=True) * temperature**2
+
+
+def loss_named(name: LossName, temperature: float) -> Callable[[Tensor, Tensor], Tensor]:
+    if name == "kd":
+        return lambda student_NT, target_NT: kd(student_NT, target_NT, temperature)
+    return {"l2": l2, "l1": l1}[name]

@@ -1,0 +1,87 @@
+"""Several specialists seen as one: side by side at test time, the source of targets in training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dmc.classes import Classes, ClassUnion
+from dmc.data.decode import Geometry
+from dmc.distill.targets import Centring, build_targets, centred
+from dmc.errors import DmcError
+from dmc.specialist import Specialist
+
+Scale = Literal["none", "pool-std"]
+
+
+class Teachers:
+    """N specialists over the union of their classes. `logits` is Eq. 4's target, and also the paper's
+    *inference twice* for classifiers: all specialists kept, their normalised logits concatenated."""
+
+    def __init__(self, specialists: Sequence[Specialist], centring: Centring | None = None) -> None:
+        if len(specialists) < 2:
+            raise DmcError("consolidation needs at least two teachers")
+        first = specialists[0]
+        for other in specialists[1:]:
+            if other.output != first.output:
+                raise DmcError(
+                    f"teachers disagree about their outputs: {first.name} is {first.output}, "
+                    f"{other.name} is {other.output}; train or declare them alike"
+                )
+        # Sigmoid logits are absolute log-odds: centring would turn "none of these" into "half of these".
+        self.centring: Centring = centring or ("per-teacher" if first.output == "softmax" else "none")
+        for teacher in specialists:
+            if len(teacher.classes) == 1 and self.centring == "per-teacher":
+                raise DmcError(
+                    f"{teacher.name} has one class ({teacher.names[0]!r}): its normalised logit is always 0 (Eq. 4), "
+                    "so it teaches nothing; train it with a second class, such as 'other'"
+                )
+        self.specialists = list(specialists)
+        self.union = ClassUnion.of([s.names for s in specialists])
+        self.classes = Classes.of(self.union.names)
+        self.scales: list[float] | None = None
+
+    @property
+    def geometry(self) -> Geometry:
+        """The whole central square at the largest size that any of them wants."""
+        return Geometry(max(s.preprocessing.size for s in self.specialists))
+
+    @property
+    def parameters(self) -> int:
+        return sum(s.parameters for s in self.specialists)
+
+    def to(self, device: torch.device) -> Teachers:
+        for specialist in self.specialists:
+            specialist.to(device)
+        return self
+
+    def each(self, images_N3HW: Tensor) -> list[Tensor]:
+        """Every teacher's own logits, each through its own preprocessing."""
+        answers = []
+        with torch.no_grad():
+            for teacher in self.specialists:
+                logits_NK = teacher.logits(images_N3HW)
+                if not torch.isfinite(logits_NK).all():
+                    raise DmcError(
+                        f"teacher {teacher.name} gives logits that are not finite; its weights are broken"
+                    )
+                answers.append(logits_NK)
+        return answers
+
+    def logits(self, images_N3HW: Tensor) -> Tensor:
+        """The regression target over the union (Eq. 4)."""
+        return build_targets(self.each(images_N3HW), self.union, self.centring, self.scales)
+
+    def measure_scales(self, batches: Iterable[Tensor]) -> None:
+        """`scale: pool-std`: each teacher's standard deviation over the auxiliary images becomes 1.
+
+        Not in the paper. Eq. 4 centres but does not scale, so a teacher with larger logits wins.
+        """
+        seen: list[list[Tensor]] = [[] for _ in self.specialists]
+        for images_N3HW in batches:
+            for answers, logits_NK in zip(seen, self.each(images_N3HW), strict=True):
+                answers.append(centred(logits_NK) if self.centring == "per-teacher" else logits_NK)
+        self.scales = [float(torch.cat(answers).std()) for answers in seen]

@@ -1,0 +1,14 @@
+"""What goes wrong for a user, said in one line."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class DmcError(Exception):
+    """A mistake the user can mend: one line that names the culprit and says what to do."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint to append to an error about an unknown name; empty when nothing is close."""
+    close = get_close_matches(name, list(known), n=1)
+    return f"; did you mean {close[0]!r}?" if close else ""

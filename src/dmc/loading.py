@@ -1,0 +1,234 @@
+"""`dmc.load`: a specialist from wherever a trained model may live. Nothing is ever unpickled into objects."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from dmc.classes import Classes, distinct, read_names
+from dmc.data.preprocess import Preprocessing
+from dmc.data.sources import split_spec
+from dmc.errors import DmcError
+from dmc.models.build import create, default_preprocessing, from_timm, from_torchvision, known_architecture
+from dmc.specialist import Output, Specialist
+
+WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+WRAPPINGS = ("state_dict", "model_state_dict", "model")  # what training scripts put around a state dict
+SETTINGS = ("arch", "classes", "output", "size", "mean", "std", "interpolation", "crop_pct")
+
+
+def load(
+    source: str | Path | Specialist,
+    arch: str | None = None,
+    classes: Sequence[str] | str | Path | None = None,
+    preprocessing: Preprocessing | None = None,
+    output: Output | None = None,
+) -> Specialist:
+    """A saved folder, `timm:NAME`, `hf-hub:OWNER/NAME`, `torchvision:NAME`, or a state dict file.
+
+    A state dict (`.safetensors`, `.pt`, `.pth`) needs `arch` and `classes`: names, a file with a name on each
+    line, or `"imagenet-1k"`. As text, settings follow the source: `old.pth,arch=resnet32,classes=old.txt`.
+    """
+    if isinstance(source, Specialist):
+        return source
+    path, settings = split_spec(str(source), SETTINGS)
+    arch = arch or settings.get("arch")
+    output = output or cast(Output | None, settings.get("output"))
+    names = _class_names(classes if classes is not None else settings.get("classes"))
+    scheme, _, rest = path.partition(":")
+    if scheme == "timm":
+        found = _from_timm(rest)
+    elif scheme == "torchvision":
+        found = _from_torchvision(rest)
+    elif scheme == "hf-hub":
+        found = _from_folder(_download(rest), path)
+    elif Path(path).is_dir():
+        found = _from_folder(Path(path), path)
+    elif Path(path).is_file():
+        found = _from_state_dict(Path(path), arch, names, preprocessing, settings)
+    else:
+        raise DmcError(f"no model at {path}: give a folder, a state dict, timm:, torchvision: or hf-hub:NAME")
+    wanted = _override(preprocessing or found.preprocessing, settings, path)
+    changed = wanted != found.preprocessing or (output or found.output) != found.output
+    if names is None and not changed:
+        return found
+    known = found.classes if names is None else Classes.of(names)
+    return Specialist(
+        found.module, known, wanted, output or found.output, found.arch, found.name, found.provenance
+    )
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """A state dict from a file, out of its usual wrappings."""
+    try:
+        if path.suffix == ".safetensors":
+            return load_file(path)
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError:
+        raise DmcError(
+            f"{path} is refused: loading it would unpickle arbitrary objects; "
+            "save it again with torch.save(model.state_dict(), ...)"
+        ) from None
+    except (OSError, RuntimeError, EOFError, SafetensorError) as error:
+        raise DmcError(f"cannot read the weights {path}: {str(error).splitlines()[0]}") from None
+    for wrapping in WRAPPINGS:
+        if isinstance(content, Mapping) and isinstance(content.get(wrapping), Mapping):
+            content = content[wrapping]
+    if not isinstance(content, Mapping) or not any(isinstance(value, Tensor) for value in content.values()):
+        raise DmcError(f"{path} holds no state dict")
+    tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
+    while all(key.startswith("module.") for key in tensors):  # DataParallel
+        tensors = {key.removeprefix("module."): value for key, value in tensors.items()}
+    return tensors
+
+
+def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
+    """Put weights into a module, or say in one line why they do not fit."""
+    own = module.state_dict()
+    misshapen = [k for k, v in tensors.items() if k in own and v.shape != own[k].shape]
+    missing = [k for k in own if k not in tensors and not k.endswith("num_batches_tracked")]
+    unknown = [k for k in tensors if k not in own]
+    if missing or unknown:
+        said = [
+            f"{what} {keys[0]!r}" for what, keys in (("lacks", missing), ("has unknown", unknown)) if keys
+        ]
+        raise DmcError(
+            f"{path} does not fit {arch}: it {' and '.join(said)} ({len(missing) + len(unknown)} in all)"
+        )
+    if misshapen:
+        key = misshapen[-1]
+        theirs, ours = tuple(tensors[key].shape), tuple(own[key].shape)
+        if theirs[1:] == ours[1:] and ours[0] == class_count:
+            raise DmcError(f"{path}: {class_count} class names but the head {key!r} has {theirs[0]} outputs")
+        raise DmcError(f"{path} does not fit {arch}: {key!r} has shape {theirs}, not {ours}")
+    module.load_state_dict(tensors, strict=False)
+
+
+def _from_state_dict(
+    path: Path,
+    arch: str | None,
+    names: Sequence[str] | None,
+    preprocessing: Preprocessing | None,
+    settings: Mapping[str, str],
+) -> Specialist:
+    if arch is None or names is None:
+        missing = "an architecture (arch=NAME)" if arch is None else "class names (classes=FILE)"
+        raise DmcError(f"{path} is a bare state dict and needs {missing}: {path},arch=NAME,classes=FILE")
+    arch = known_architecture(arch)
+    preprocessing = _override(preprocessing or default_preprocessing(arch), settings, str(path))
+    tensors = read_weights(path)
+    module = create(arch, len(names), preprocessing.channels)
+    fill(module, tensors, path, arch, len(names))
+    return Specialist(
+        module, names, preprocessing, arch=arch, name=str(path), provenance={"weights": str(path)}
+    )
+
+
+def _from_folder(folder: Path, name: str) -> Specialist:
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        arch = config["architecture"]
+    except (OSError, ValueError, KeyError) as error:
+        raise DmcError(f"{name} is not a model folder: config.json: {type(error).__name__} {error}") from None
+    own = config.get("dmc", {})
+    preprocessing = from_timm(config.get("pretrained_cfg", {}))
+    width = config.get("num_classes", 1000)
+    labels = config.get("label_names") or _imagenet_names(width, name)
+    columns = own.get("columns") or range(len(labels))
+    weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
+    if weights is None:
+        raise DmcError(f"{name} has no weights ({' or '.join(WEIGHT_FILES)})")
+    arch = known_architecture(arch)
+    module = create(arch, width, preprocessing.channels)
+    fill(module, read_weights(weights), weights, arch, width)
+    return Specialist(
+        module,
+        Classes(tuple(labels), tuple(columns), width if own.get("columns") else len(labels)),
+        preprocessing,
+        own.get("output", "softmax"),
+        arch,
+        name,
+        own.get("provenance", {}),
+    )
+
+
+def _from_timm(name: str) -> Specialist:
+    import timm
+
+    arch = known_architecture(name)
+    try:
+        module = timm.create_model(name, pretrained=True)
+    except Exception as error:  # unknown tags, no network, a broken download: all end here
+        raise DmcError(f"cannot get timm:{name}: {str(error).splitlines()[0]}") from None
+    cfg = module.pretrained_cfg
+    names = cfg.get("label_names") or _imagenet_names(module.num_classes, f"timm:{name}")
+    source = f"timm:{name}"
+    return Specialist(module, names, from_timm(cfg), arch=arch, name=source, provenance={"weights": source})
+
+
+def _from_torchvision(name: str) -> Specialist:
+    from torchvision.models import get_model, get_model_weights
+
+    arch = known_architecture(f"torchvision:{name}")
+    weights = get_model_weights(name).DEFAULT
+    try:
+        module = get_model(name, weights=weights)
+    except Exception as error:
+        raise DmcError(f"cannot get {arch}: {str(error).splitlines()[0]}") from None
+    preprocessing = from_torchvision(weights.transforms())
+    names = distinct(weights.meta["categories"])
+    return Specialist(
+        module, names, preprocessing, arch=arch, name=arch, provenance={"weights": str(weights)}
+    )
+
+
+def _download(repo: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(repo, allow_patterns=["config.json", *WEIGHT_FILES]))
+    except Exception as error:  # the hub client raises a dozen unrelated kinds
+        raise DmcError(f"cannot get hf-hub:{repo}: {str(error).splitlines()[0]}") from None
+
+
+def _class_names(classes: Sequence[str] | str | Path | None) -> tuple[str, ...] | None:
+    if classes is None:
+        return None
+    if classes == "imagenet-1k":
+        return _imagenet_names(1000, "imagenet-1k")
+    return read_names(Path(classes)) if isinstance(classes, str | Path) else tuple(classes)
+
+
+def _imagenet_names(count: int, name: str) -> tuple[str, ...]:
+    if count != 1000:
+        raise DmcError(f"{name} says nothing about its {count} classes: give classes=FILE")
+    from timm.data import ImageNetInfo
+
+    info = ImageNetInfo("imagenet-1k")
+    return distinct(info.index_to_description(i) for i in range(count))
+
+
+def _override(preprocessing: Preprocessing, settings: Mapping[str, str], name: str) -> Preprocessing:
+    """`size=64,mean=0.5/0.5/0.5,...` of a model given as text."""
+
+    def numbers(key: str, default: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(float(v) for v in settings[key].split("/")) if key in settings else default
+
+    try:
+        return Preprocessing(
+            size=int(settings.get("size", preprocessing.size)),
+            mean=numbers("mean", preprocessing.mean),
+            std=numbers("std", preprocessing.std),
+            interpolation=cast(Any, settings.get("interpolation", preprocessing.interpolation)),
+            crop_pct=float(settings.get("crop_pct", preprocessing.crop_pct)),
+        )
+    except ValueError as error:
+        raise DmcError(f"{name}: {error}") from None

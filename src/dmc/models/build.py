@@ -1,0 +1,101 @@
+"""From an architecture's name to a module with random weights, and to what it wants to see.
+
+`cifar_resnet32` (any depth 6n+2), `torchvision:NAME`, and every other name is timm's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from torch import nn
+
+from dmc.data.preprocess import Preprocessing
+from dmc.errors import DmcError, nearest
+from dmc.models.cifar_resnet import CifarResNet, register_with_timm
+
+CIFAR = re.compile(r"(?:cifar_)?resnet(\d+)")
+
+
+def known_architecture(arch: str) -> str:
+    """The canonical name, or an error with the nearest one. Papers' `resnet32` is `cifar_resnet32`."""
+    if arch.startswith("torchvision:"):
+        from torchvision.models import list_models
+
+        name = arch.removeprefix("torchvision:")
+        if name not in list_models():
+            raise DmcError(f"torchvision has no architecture {name!r}{nearest(name, list_models())}")
+        return arch
+    cifar = CIFAR.fullmatch(arch)
+    if cifar and arch.startswith("cifar_"):
+        return arch
+    import timm
+
+    register_with_timm()
+    name = arch.removeprefix("timm:")
+    if timm.is_model(name.split(".")[0]):
+        return name
+    if cifar and int(cifar[1]) % 6 == 2:
+        return f"cifar_resnet{cifar[1]}"
+    raise DmcError(f"unknown architecture {arch!r}{nearest(name, timm.list_models())}")
+
+
+def create(arch: str, num_classes: int, in_chans: int = 3) -> nn.Module:
+    """A module with random weights and `num_classes` outputs."""
+    arch = known_architecture(arch)
+    if arch.startswith("cifar_resnet"):
+        return CifarResNet(int(arch.removeprefix("cifar_resnet")), num_classes, in_chans)
+    module: nn.Module
+    if arch.startswith("torchvision:"):
+        from torchvision.models import get_model
+
+        if in_chans != 3:
+            raise DmcError(f"{arch} takes RGB images only; give three values for mean and std")
+        module = get_model(arch.removeprefix("torchvision:"), weights=None, num_classes=num_classes)
+    else:
+        import timm
+
+        module = timm.create_model(arch, num_classes=num_classes, in_chans=in_chans)
+    return module
+
+
+def default_preprocessing(arch: str) -> Preprocessing:
+    """What the architecture was designed for, as its library states it."""
+    arch = known_architecture(arch)
+    if arch.startswith("cifar_resnet"):
+        return Preprocessing()
+    if arch.startswith("torchvision:"):
+        from torchvision.models import get_model_weights
+
+        weights = get_model_weights(arch.removeprefix("torchvision:"))
+        return from_torchvision(weights.DEFAULT.transforms()) if len(weights) else Preprocessing(size=224)
+    import timm
+
+    cfg = timm.get_pretrained_cfg(arch)
+    return from_timm(cfg.to_dict() if cfg else {})
+
+
+def from_timm(cfg: dict[str, Any]) -> Preprocessing:
+    """timm's `pretrained_cfg` (also the one in a hub model's config.json)."""
+    channels, height, width = cfg.get("input_size", (3, 224, 224))
+    if height != width:
+        raise DmcError(f"{cfg.get('architecture')}: input {height}x{width} is not square")
+    return Preprocessing(
+        size=height,
+        mean=tuple(cfg.get("mean", (0.485, 0.456, 0.406)))[:channels],
+        std=tuple(cfg.get("std", (0.229, 0.224, 0.225)))[:channels],
+        interpolation=cfg.get("interpolation", "bicubic"),
+        crop_pct=cfg.get("crop_pct", 0.875),
+    )
+
+
+def from_torchvision(transforms: Any) -> Preprocessing:
+    """The evaluation transform that a torchvision weight entry carries."""
+    size, resized = transforms.crop_size[0], transforms.resize_size[0]
+    return Preprocessing(
+        size=size,
+        mean=tuple(transforms.mean),
+        std=tuple(transforms.std),
+        interpolation=transforms.interpolation.value,
+        crop_pct=size / resized,
+    )

@@ -1,0 +1,222 @@
+"""A model, the names of its classes and what it wants to see: the unit that users pass around.
+
+On disk it is a folder: `model.safetensors`, `config.json` (timm's format with one more section) and a model card.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from dmc.classes import Classes
+from dmc.data.decode import Geometry
+from dmc.data.preprocess import Preprocessing
+from dmc.errors import DmcError
+from dmc.files import replacing, write_text
+from dmc.models.build import create, default_preprocessing, known_architecture
+from dmc.seeds import seed_for
+
+Output = Literal["softmax", "sigmoid"]
+
+
+class Specialist:
+    """Any module that maps images to logits, made usable: `Specialist(net, ["cat", "dog"], Preprocessing(64))`.
+
+    `output` says what the logits mean: `softmax` scores compete, `sigmoid` scores are independent log-odds.
+    `arch` is the name that `dmc.models.create` builds the module from; without it, it cannot be saved.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        classes: Iterable[str] | Classes,
+        preprocessing: Preprocessing | None = None,
+        output: Output = "softmax",
+        arch: str | None = None,
+        name: str = "model",
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.module = module.eval()
+        self.classes = classes if isinstance(classes, Classes) else Classes.of(classes)
+        self.preprocessing = preprocessing or Preprocessing()
+        self.output, self.arch, self.name = output, arch, name
+        self.provenance = dict(provenance or {})
+        if output not in get_args(Output):
+            raise DmcError(f"{name}: output kind {output!r} is neither 'softmax' nor 'sigmoid'")
+        self._check_head()
+
+    @classmethod
+    def untrained(
+        cls,
+        arch: str,
+        names: Iterable[str],
+        preprocessing: Preprocessing | None = None,
+        output: Output = "softmax",
+        seed: int = 0,
+    ) -> Specialist:
+        """Random weights that are a function of the seed."""
+        arch = known_architecture(arch)
+        preprocessing = preprocessing or default_preprocessing(arch)
+        classes = Classes.of(names)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for(seed, "weights"))
+            module = create(arch, classes.width, preprocessing.channels)
+        return cls(module, classes, preprocessing, output, arch, name=arch)
+
+    def _check_head(self) -> None:
+        """One blank image through the network: it must accept the size and answer with one logit per class."""
+        size = self.preprocessing.size
+        blank = torch.zeros((1, 3, size, size), dtype=torch.uint8, device=self.device)
+        try:
+            with torch.no_grad():
+                logits = self.module(self.preprocessing(blank))
+        except Exception as error:  # whatever a foreign module raises
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise DmcError(f"{self.name} does not accept {size}x{size} images: {reason}") from None
+        if not isinstance(logits, Tensor) or logits.ndim != 2:
+            raise DmcError(f"{self.name} does not map images to a vector of logits for each image")
+        if logits.shape[1] != self.classes.width:
+            raise DmcError(
+                f"{self.name} has {self.classes.width} class names but its head has {logits.shape[1]} outputs"
+            )
+
+    def __repr__(self) -> str:
+        return (
+            f"Specialist({self.name}: {self.arch or type(self.module).__name__}, {len(self.classes)} classes)"
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.classes.names
+
+    @property
+    def geometry(self) -> Geometry:
+        """The part of an image that it is shown in evaluation."""
+        p = self.preprocessing
+        return Geometry(p.size, p.interpolation, p.crop_pct)
+
+    @property
+    def device(self) -> torch.device:
+        return next((p.device for p in self.module.parameters()), torch.device("cpu"))
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.module.parameters())
+
+    def logits(self, images_N3HW: Tensor) -> Tensor:
+        """uint8 RGB images of any square size to one logit for each class name."""
+        logits_NK: Tensor = self.module(self.preprocessing(images_N3HW)).float()
+        return logits_NK if self.classes.whole else logits_NK[:, list(self.classes.columns)]
+
+    def probabilities(self, images_N3HW: Tensor) -> Tensor:
+        with torch.no_grad():
+            logits_NK = self.logits(images_N3HW)
+            return logits_NK.softmax(dim=1) if self.output == "softmax" else logits_NK.sigmoid()
+
+    def to(self, device: torch.device) -> Specialist:
+        self.module.to(device, memory_format=torch.channels_last)
+        return self
+
+    def keep(self, names: Iterable[str]) -> Specialist:
+        """The same network, answering with these classes only."""
+        return self._with(self.classes.keep(names))
+
+    def rename(self, new_names: Mapping[str, str]) -> Specialist:
+        """The same network under other class names: `{"automobile": "car"}`."""
+        return self._with(self.classes.rename(new_names))
+
+    def _with(self, classes: Classes) -> Specialist:
+        return Specialist(
+            self.module, classes, self.preprocessing, self.output, self.arch, self.name, self.provenance
+        )
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All but the weights, for a run's configuration."""
+        return {
+            "arch": self.arch,
+            "classes": list(self.names),
+            "output": self.output,
+            "preprocessing": asdict(self.preprocessing),
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies the weights and what their outputs mean."""
+        digest = hashlib.sha256(repr((self.classes, self.preprocessing, self.output)).encode())
+        for key, value in sorted(self.module.state_dict().items()):
+            digest.update(key.encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write weights, configuration and model card; `dmc.load(folder)` gives the specialist back."""
+        if self.arch is None:
+            raise DmcError(f"{self.name} has no architecture name, so nobody could load it again; set `arch`")
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.module.state_dict().items()}
+        with replacing(folder / "model.safetensors") as path:
+            save_file(tensors, path, metadata={"format": "pt"})
+        write_text(folder / "README.md", self._card())
+        write_text(
+            folder / "config.json", json.dumps(self._config(), indent=2) + "\n"
+        )  # last: it completes the folder
+        return folder
+
+    def _config(self) -> dict[str, Any]:
+        p = self.preprocessing
+        return {
+            "architecture": self.arch,
+            "num_classes": self.classes.width,
+            "label_names": list(self.names),
+            "pretrained_cfg": {
+                "architecture": self.arch,
+                "num_classes": self.classes.width,
+                "input_size": [p.channels, p.size, p.size],
+                "mean": list(p.mean),
+                "std": list(p.std),
+                "interpolation": p.interpolation,
+                "crop_pct": p.crop_pct,
+            },
+            "dmc": {
+                "task": "classification",
+                "output": self.output,
+                "columns": None if self.classes.whole else list(self.classes.columns),
+                "provenance": self.provenance,
+            },
+        }
+
+    def _card(self) -> str:
+        p = asdict(self.preprocessing)
+        lines = [
+            "---",
+            "library_name: timm",
+            "pipeline_tag: image-classification",
+            "tags: [image-classification, deep-model-consolidation]",
+            "---",
+            f"# {self.arch}, {len(self.names)} classes",
+            "",
+            "Made with [`dmc`](https://pypi.org/project/deep-model-consolidation/). "
+            'Load it with `dmc.load("this-folder")`.',
+            "",
+            f"- classes: {', '.join(self.names)}",
+            f"- parameters: {self.parameters:,}",
+            f"- output: {self.output}",
+            *(f"- {key}: {value}" for key, value in p.items()),
+            "",
+            "## Where it comes from",
+            "",
+            *(f"- {key}: {value}" for key, value in self.provenance.items()),
+            "",
+        ]
+        return "\n".join(lines)

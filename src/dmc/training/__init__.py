@@ -1,0 +1,1 @@
+"""The one training loop, its schedule, and the folder that a run leaves behind."""

@@ -1,0 +1,85 @@
+"""The one training loop. A task turns a batch into losses; everything else happens here."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dmc.data.feed import Batch, Feed
+from dmc.errors import DmcError
+from dmc.report.progress import progress
+from dmc.seeds import seed_for
+from dmc.training.run import Position, Run
+from dmc.training.schedule import Schedule
+
+
+class Task(Protocol):
+    """What is being learned."""
+
+    module: nn.Module
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        """`loss` is minimised; whatever else is in the dict is recorded."""
+
+
+def pick_device() -> torch.device:
+    return torch.accelerator.current_accelerator() or torch.device("cpu")
+
+
+def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: str) -> Position:
+    """Train `task.module`, from the run's checkpoint if it has one.
+
+    On CPU the weights are a function of the arguments, bit for bit, however often the run was killed.
+    """
+    device = pick_device()
+    module = task.module.to(device, memory_format=torch.channels_last).train()
+    optimizer = schedule.optimizer(module)
+    steps_per_epoch = feed.steps(schedule.batch_size)
+    last_step = schedule.epochs * steps_per_epoch
+    at = run.restore(module, optimizer)
+    batches = feed.batches(seed, schedule.batch_size, at.step)
+    with (
+        progress(schedule.epochs * feed.count, what, done=at.images) as bar,
+        torch.random.fork_rng(devices=[]),
+    ):
+        while at.step < last_step:
+            started = time.monotonic()
+            torch.manual_seed(seed_for(seed, "step", at.step))
+            batch = next(batches).to(device)
+            batch.images_N3HW = schedule.augmented(batch.images_N3HW)
+            lr = schedule.lr_at(at.step, steps_per_epoch)
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+
+            losses = task.losses(batch)
+            optimizer.zero_grad()
+            losses["loss"].backward()
+            optimizer.step()
+
+            at.add(
+                {name: float(loss) for name, loss in losses.items()}, len(batch), time.monotonic() - started
+            )
+            due = run.checkpoint_due or at.step == last_step
+            require_finite(at, module if due else None)
+            if at.step % steps_per_epoch == 0:
+                run.log(epoch=at.step // steps_per_epoch, lr=lr, **at.end_epoch())
+            if due:
+                run.checkpoint(module, optimizer, at)
+            bar.update(len(batch))
+    module.eval()
+    return at
+
+
+def require_finite(at: Position, module: nn.Module | None) -> None:
+    """Stop before a bad state overwrites the last good checkpoint."""
+    broken = [name for name, total in at.loss_sums.items() if not math.isfinite(total)]
+    if module and not all(bool(p.isfinite().all()) for p in module.parameters()):
+        broken.append("a weight")
+    if broken:
+        raise DmcError(
+            f"training diverged: {broken[0]} is not finite at step {at.step}; lower the learning rate"
+        )

@@ -1,0 +1,203 @@
+"""The folder of one run: its configuration, its metrics, its checkpoint, and a lock while it is being written.
+
+run.json        every setting, resolved; a resumed run must have the same
+metrics.jsonl   a line for each epoch
+checkpoint.pt   weights, optimizer and position: all that `--resume` needs
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from torch import nn
+
+from dmc.errors import DmcError
+from dmc.files import replacing, write_text
+from dmc.specialist import Specialist
+
+OWN_FILES = ("run.json", "metrics.jsonl", "checkpoint.pt", "config.json", "model.safetensors", "README.md")
+CHECKPOINT_EVERY = 30.0  # seconds: what a kill may cost
+
+
+@dataclass
+class Position:
+    """Where a run stands: the next step, and what the current epoch has added up so far."""
+
+    step: int = 0
+    images: int = 0
+    seconds: float = 0.0
+    loss_sums: dict[str, float] = field(default_factory=dict)
+    epoch_images: int = 0
+
+    def add(self, losses: dict[str, float], images: int, seconds: float) -> None:
+        """One step was taken on `images` images with these mean losses."""
+        self.step += 1
+        self.images += images
+        self.epoch_images += images
+        self.seconds += seconds
+        for name, loss in losses.items():
+            self.loss_sums[name] = self.loss_sums.get(name, 0.0) + loss * images
+
+    def end_epoch(self) -> dict[str, float]:
+        """What the epoch added up to, and a clean slate for the next."""
+        means = {name: total / self.epoch_images for name, total in self.loss_sums.items()}
+        self.loss_sums, self.epoch_images = {}, 0
+        return {"step": self.step, "images": self.images, "seconds": round(self.seconds, 3), **means}
+
+
+class Run:
+    """Use as a context manager; `out=None` makes a temporary folder that is gone afterwards."""
+
+    def __init__(
+        self,
+        out: str | Path | None,
+        config: dict[str, Any],
+        resume: bool = False,
+        checkpoint_every: float = CHECKPOINT_EVERY,
+    ) -> None:
+        self.temporary = out is None
+        self.folder = Path(tempfile.mkdtemp(prefix="dmc-")) if out is None else Path(out)
+        self.config: dict[str, Any] = json.loads(json.dumps(config))
+        self.resume, self.checkpoint_every = resume, checkpoint_every
+        self.made_folder = False
+
+    def __enter__(self) -> Run:
+        self.made_folder = not self.folder.exists()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.lock = FileLock(self.folder / ".lock", timeout=0)
+            self.lock.acquire()
+        except Timeout:
+            raise DmcError(
+                f"{self.folder} is in use by another run; wait for it or choose another folder"
+            ) from None
+        except OSError as error:
+            raise DmcError(f"cannot write to {self.folder}: {error.strerror}") from None
+        try:
+            require_free(self.folder, self.resume)
+            self._settle_config()
+        except DmcError:
+            self._leave()
+            raise
+        self.last_checkpoint = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and not (self.folder / "checkpoint.pt").exists():
+            for name in OWN_FILES:  # nothing was learned yet: leave nothing half-written
+                (self.folder / name).unlink(missing_ok=True)
+        self._leave()
+
+    def _leave(self) -> None:
+        (self.folder / ".lock").unlink(missing_ok=True)  # while it is still ours
+        self.lock.release()
+        if self.temporary:
+            shutil.rmtree(self.folder)
+        elif self.made_folder and not any(self.folder.iterdir()):
+            self.folder.rmdir()
+
+    def _settle_config(self) -> None:
+        path = self.folder / "run.json"
+        if path.exists():
+            difference = _first_difference(json.loads(path.read_text(encoding="utf-8")), self.config)
+            if difference:
+                raise DmcError(
+                    f"{self.folder} was started with other settings: {difference}; resume with the same"
+                )
+        else:
+            write_text(path, json.dumps(self.config, indent=2) + "\n")
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "config.json").exists()
+
+    def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Position:
+        """Put the checkpoint's state into module and optimizer; a fresh position where there is none."""
+        path, metrics = self.folder / "checkpoint.pt", self.folder / "metrics.jsonl"
+        if not path.exists():
+            metrics.unlink(missing_ok=True)
+            return Position()
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        module.load_state_dict(state["module"])
+        optimizer.load_state_dict(state["optimizer"])
+        position = Position(**state["position"])
+        if metrics.exists():  # lines written after the checkpoint will be written again
+            kept = [line for line in metrics.read_text().splitlines() if _step_of(line) <= position.step]
+            write_text(metrics, "".join(f"{line}\n" for line in kept))
+        return position
+
+    def checkpoint(self, module: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> None:
+        state = {
+            "module": module.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "position": asdict(position),
+        }
+        with replacing(self.folder / "checkpoint.pt") as path:
+            torch.save(state, path)
+        self.last_checkpoint = time.monotonic()
+
+    @property
+    def checkpoint_due(self) -> bool:
+        return time.monotonic() - self.last_checkpoint >= self.checkpoint_every
+
+    def log(self, **values: Any) -> None:
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def finish(self, specialist: Specialist) -> Specialist:
+        """Save the result beside the run, and give it the folder's name."""
+        if not self.temporary:
+            specialist.save(self.folder)
+            specialist.name = str(self.folder)
+        return specialist
+
+
+def versions() -> dict[str, str]:
+    """What a result may depend on besides its settings."""
+    packages = ("deep-model-consolidation", "torch", "torchvision", "timm", "numpy", "pillow")
+    return {"python": platform.python_version()} | {name: metadata.version(name) for name in packages}
+
+
+def require_free(folder: Path, resume: bool) -> None:
+    """Refuse a folder that holds a run already, or a user's files of the same names."""
+    if folder.is_file():
+        raise DmcError(f"{folder} is a file; give a folder to write to")
+    taken = [name for name in OWN_FILES if (folder / name).exists()]
+    if taken and not resume:
+        raise DmcError(
+            f"{folder} already holds {taken[0]}; choose another folder, or --resume to continue its run"
+        )
+    if taken and "run.json" not in taken:
+        raise DmcError(f"{folder} holds {taken[0]} but no run to resume; choose another folder")
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError):
+        return float("inf")  # half a line, cut off by a kill
+
+
+def _first_difference(old: Any, new: Any, path: str = "") -> str:
+    """The first setting in which two configurations differ, as text; versions may differ."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*old, *(k for k in new if k not in old)]:
+            if key != "versions" and (
+                found := _first_difference(old.get(key), new.get(key), f"{path}.{key}")
+            ):
+                return found
+        return ""
+    return "" if old == new else f"{path.lstrip('.')} was {old!r} and is now {new!r}"

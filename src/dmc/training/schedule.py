@@ -1,0 +1,54 @@
+"""How long, how fast, in what batches. The defaults are the paper's."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from dmc.data.augment import pad_crop_flip
+
+
+class Schedule(BaseModel):
+    """SGD with momentum; the learning rate is a function of the step alone, so resuming needs no state."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    epochs: int = Field(50, ge=1)
+    lr: float = Field(0.1, gt=0)
+    shape: Literal["steps", "one-cycle"] = "steps"
+    drops: tuple[float, ...] = (0.7, 0.9)  # of all epochs; the rate falls tenfold at each
+    batch_size: int = Field(128, ge=1)
+    momentum: float = Field(0.9, ge=0, lt=1)
+    weight_decay: float = Field(1e-4, ge=0)
+    pad: int | None = Field(None, ge=0)  # None: an eighth of the image, which is the paper's 4 at 32x32
+    flip: bool = True
+
+    def lr_at(self, step: int, steps_per_epoch: int) -> float:
+        """The learning rate of a step."""
+        if self.shape == "one-cycle":  # up over the first fifth, then down along a cosine
+            progress = (step + 0.5) / (self.epochs * steps_per_epoch)
+            if progress < 0.2:
+                return self.lr * progress / 0.2
+            return self.lr * 0.5 * (1 + math.cos(math.pi * (progress - 0.2) / 0.8))
+        epoch = step // steps_per_epoch
+        passed = sum(epoch >= round(drop * self.epochs) for drop in self.drops)
+        return self.lr * 0.1**passed
+
+    def augmented(self, images_N3HW: Tensor) -> Tensor:
+        """The paper's pad, crop and flip."""
+        pad = images_N3HW.shape[-1] // 8 if self.pad is None else self.pad
+        return pad_crop_flip(images_N3HW, pad, self.flip)
+
+    def optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
+        trainable = [p for p in module.parameters() if p.requires_grad]
+        return torch.optim.SGD(
+            trainable, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, foreach=True
+        )
+
+
+SPECIALIST = Schedule(epochs=200)
+CONSOLIDATION = Schedule(epochs=50)

@@ -1,0 +1,82 @@
+"""Ordinary training on labeled images: how specialists are made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from dmc.data.feed import MEMORY, Batch, open_feed
+from dmc.data.preprocess import Preprocessing
+from dmc.data.sources import Source, open_labeled
+from dmc.errors import DmcError
+from dmc.loading import load
+from dmc.models.build import default_preprocessing
+from dmc.specialist import Output, Specialist
+from dmc.training.loop import fit
+from dmc.training.run import CHECKPOINT_EVERY, Run, versions
+from dmc.training.schedule import SPECIALIST, Schedule
+
+
+class Supervised:
+    """Cross entropy for softmax outputs, binary cross entropy for sigmoid ones."""
+
+    def __init__(self, specialist: Specialist) -> None:
+        self.specialist, self.module = specialist, specialist.module
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        logits_NK = self.specialist.logits(batch.images_N3HW)
+        if self.specialist.output == "softmax":
+            return {"loss": F.cross_entropy(logits_NK, batch.labels_N)}
+        wanted_NK = F.one_hot(batch.labels_N, logits_NK.shape[1]).to(logits_NK)
+        return {"loss": F.binary_cross_entropy_with_logits(logits_NK, wanted_NK)}
+
+
+def train(
+    data: str | Path | Source,
+    out: str | Path | None = None,
+    *,
+    arch: str = "cifar_resnet32",
+    preprocessing: Preprocessing | None = None,
+    size: int | None = None,
+    keep: Iterable[str] | None = None,
+    output: Output = "softmax",
+    schedule: Schedule = SPECIALIST,
+    seed: int = 0,
+    memory: int = MEMORY,
+    resume: bool = False,
+    checkpoint_every: float = CHECKPOINT_EVERY,
+) -> Specialist:
+    """Train a specialist from random weights on labeled images; `keep` names the classes to learn."""
+    source = open_labeled(data)
+    if keep is not None:
+        source = source.keep(keep)
+    preprocessing = preprocessing or default_preprocessing(arch)
+    preprocessing = replace(preprocessing, size=size or preprocessing.size)
+    specialist = Specialist.untrained(arch, source.classes, preprocessing, output, seed)
+    if output == "softmax" and len(source.classes) < 2:
+        raise DmcError(
+            f"{source.name} has one class ({source.classes[0]!r}); a softmax classifier needs two or more"
+        )
+    config = {
+        "command": "train",
+        "data": {"name": source.name, "images": len(source), "classes": list(source.classes)},
+        "model": specialist.settings,
+        "schedule": schedule.model_dump(),
+        "seed": seed,
+        "versions": versions(),
+    }
+    with Run(out, config, resume, checkpoint_every) as run:
+        if run.finished:
+            return load(run.folder)
+        feed = open_feed(source, specialist.geometry, memory)
+        at = fit(Supervised(specialist), feed, schedule, run, seed, "training")
+        specialist.provenance = {
+            "made by": "dmc train",
+            "data": f"{source.name} ({feed.count} images, {len(feed.skipped.names)} skipped)",
+            "training": f"{schedule.epochs} epochs, {at.images} images seen, seed {seed}",
+        }
+        return run.finish(specialist)
