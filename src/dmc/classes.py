@@ -52,9 +52,7 @@ class Classes:
         """Only these classes, in the order they already have."""
         wanted = {self.require(name) for name in names}
         positions = [i for i in range(len(self)) if i in wanted]
-        return Classes(
-            tuple(self.names[i] for i in positions), tuple(self.columns[i] for i in positions), self.width
-        )
+        return Classes(tuple(self.names[i] for i in positions), tuple(self.columns[i] for i in positions), self.width)
 
     def rename(self, new_names: Mapping[str, str]) -> Classes:
         """The same outputs under other names: `{"automobile": "car"}`."""

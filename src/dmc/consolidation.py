@@ -103,9 +103,7 @@ class Consolidation:
     @property
     def geometry(self) -> Geometry:
         """Images are held, and augmented, at the largest size that any of the networks wants."""
-        return replace(
-            self.student.geometry, size=max(self.student.geometry.size, self.teachers.geometry.size)
-        )
+        return replace(self.student.geometry, size=max(self.student.geometry.size, self.teachers.geometry.size))
 
     @property
     def config(self) -> dict[str, Any]:
@@ -138,9 +136,7 @@ class Consolidation:
                 "teachers": [f"{s.name} ({len(s.names)} classes)" for s in self.teachers.specialists],
                 "auxiliary images": f"{self.aux.name} ({feed.count}, {len(feed.skipped.names)} skipped)",
                 "training": f"{self.loss}, {self.schedule.epochs} epochs, {at.images} images seen, seed {self.seed}",
-                "agreement with each teacher on auxiliary images": agreement(
-                    self.student, self.teachers, feed
-                ),
+                "agreement with each teacher on auxiliary images": agreement(self.student, self.teachers, feed),
             }
             return run.finish(self.student)
 
@@ -158,7 +154,7 @@ class Consolidation:
         seconds = []
         for _ in range(2):  # the first one warms up
             started = time.monotonic()
-            task.losses(batch)["loss"].backward()
+            task.losses(batch)["loss"].backward()  # type: ignore[no-untyped-call]
             seconds.append(time.monotonic() - started)
         return Estimate(len(found), len(found) - len(images), len(images) / seconds[-1])
 

@@ -61,14 +61,10 @@ def evaluate(
             total += torch.bincount(batch.labels_N, minlength=len(total))
             bar.update(len(batch))
     per_class = {name: int(r) / int(t) for name, r, t in zip(source.classes, right, total, strict=True) if t}
-    return Evaluation(
-        int(right.sum()) / int(total.sum()), per_class, int(total.sum()), len(feed.skipped.names)
-    )
+    return Evaluation(int(right.sum()) / int(total.sum()), per_class, int(total.sum()), len(feed.skipped.names))
 
 
-def predict(
-    model: Specialist | str | Path, images: Sequence[str | Path], top: int = 5
-) -> list[dict[str, float]]:
+def predict(model: Specialist | str | Path, images: Sequence[str | Path], top: int = 5) -> list[dict[str, float]]:
     """The `top` most probable classes of each image file, most probable first."""
     model = load(model)
     tensors = []
@@ -81,9 +77,7 @@ def predict(
         tensors.append(tensor)
     answers = []
     for start in range(0, len(tensors), 64):
-        best = model.probabilities(torch.stack(tensors[start : start + 64])).topk(
-            min(top, len(model.classes))
-        )
+        best = model.probabilities(torch.stack(tensors[start : start + 64])).topk(min(top, len(model.classes)))
         for values, indices in zip(best.values.tolist(), best.indices.tolist(), strict=True):
             answers.append({model.names[i]: p for i, p in zip(indices, values, strict=True)})
     return answers

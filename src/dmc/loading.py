@@ -61,9 +61,7 @@ def load(
     if names is None and not changed:
         return found
     known = found.classes if names is None else Classes.of(names)
-    return Specialist(
-        found.module, known, wanted, output or found.output, found.arch, found.name, found.provenance
-    )
+    return Specialist(found.module, known, wanted, output or found.output, found.arch, found.name, found.provenance)
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -97,12 +95,8 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str
     missing = [k for k in own if k not in tensors and not k.endswith("num_batches_tracked")]
     unknown = [k for k in tensors if k not in own]
     if missing or unknown:
-        said = [
-            f"{what} {keys[0]!r}" for what, keys in (("lacks", missing), ("has unknown", unknown)) if keys
-        ]
-        raise DmcError(
-            f"{path} does not fit {arch}: it {' and '.join(said)} ({len(missing) + len(unknown)} in all)"
-        )
+        said = [f"{what} {keys[0]!r}" for what, keys in (("lacks", missing), ("has unknown", unknown)) if keys]
+        raise DmcError(f"{path} does not fit {arch}: it {' and '.join(said)} ({len(missing) + len(unknown)} in all)")
     if misshapen:
         key = misshapen[-1]
         theirs, ours = tuple(tensors[key].shape), tuple(own[key].shape)
@@ -127,9 +121,7 @@ def _from_state_dict(
     tensors = read_weights(path)
     module = create(arch, len(names), preprocessing.channels)
     fill(module, tensors, path, arch, len(names))
-    return Specialist(
-        module, names, preprocessing, arch=arch, name=str(path), provenance={"weights": str(path)}
-    )
+    return Specialist(module, names, preprocessing, arch=arch, name=str(path), provenance={"weights": str(path)})
 
 
 def _from_folder(folder: Path, name: str) -> Specialist:
@@ -185,9 +177,7 @@ def _from_torchvision(name: str) -> Specialist:
         raise DmcError(f"cannot get {arch}: {str(error).splitlines()[0]}") from None
     preprocessing = from_torchvision(weights.transforms())
     names = distinct(weights.meta["categories"])
-    return Specialist(
-        module, names, preprocessing, arch=arch, name=arch, provenance={"weights": str(weights)}
-    )
+    return Specialist(module, names, preprocessing, arch=arch, name=arch, provenance={"weights": str(weights)})
 
 
 def _download(repo: str) -> Path:

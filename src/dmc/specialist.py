@@ -9,7 +9,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -90,9 +89,7 @@ class Specialist:
             )
 
     def __repr__(self) -> str:
-        return (
-            f"Specialist({self.name}: {self.arch or type(self.module).__name__}, {len(self.classes)} classes)"
-        )
+        return f"Specialist({self.name}: {self.arch or type(self.module).__name__}, {len(self.classes)} classes)"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -123,7 +120,7 @@ class Specialist:
             return logits_NK.softmax(dim=1) if self.output == "softmax" else logits_NK.sigmoid()
 
     def to(self, device: torch.device) -> Specialist:
-        self.module.to(device, memory_format=torch.channels_last)
+        self.module.to(device).to(memory_format=torch.channels_last)
         return self
 
     def keep(self, names: Iterable[str]) -> Specialist:
@@ -134,10 +131,22 @@ class Specialist:
         """The same network under other class names: `{"automobile": "car"}`."""
         return self._with(self.classes.rename(new_names))
 
+    def widened(self, names: Iterable[str]) -> Specialist:
+        """A copy with outputs for more classes: the old ones answer as before, the new ones at random."""
+        if self.arch is None or not self.classes.whole:
+            raise DmcError(f"{self.name} cannot grow: it needs an architecture name and all of its own classes")
+        wide = Specialist.untrained(self.arch, (*self.names, *names), self.preprocessing, self.output)
+        own = self.module.state_dict()
+        with torch.no_grad():
+            for key, value in wide.module.state_dict().items():
+                if value.ndim == 0:
+                    value.copy_(own[key])
+                else:  # all of it, or, in the head, the rows of the old classes
+                    value[: own[key].shape[0]] = own[key]
+        return wide
+
     def _with(self, classes: Classes) -> Specialist:
-        return Specialist(
-            self.module, classes, self.preprocessing, self.output, self.arch, self.name, self.provenance
-        )
+        return Specialist(self.module, classes, self.preprocessing, self.output, self.arch, self.name, self.provenance)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -149,7 +158,7 @@ class Specialist:
             "preprocessing": asdict(self.preprocessing),
         }
 
-    @cached_property
+    @property
     def fingerprint(self) -> str:
         """Identifies the weights and what their outputs mean."""
         digest = hashlib.sha256(repr((self.classes, self.preprocessing, self.output)).encode())
@@ -168,9 +177,7 @@ class Specialist:
         with replacing(folder / "model.safetensors") as path:
             save_file(tensors, path, metadata={"format": "pt"})
         write_text(folder / "README.md", self._card())
-        write_text(
-            folder / "config.json", json.dumps(self._config(), indent=2) + "\n"
-        )  # last: it completes the folder
+        write_text(folder / "config.json", json.dumps(self._config(), indent=2) + "\n")  # last: it completes the folder
         return folder
 
     def _config(self) -> dict[str, Any]:

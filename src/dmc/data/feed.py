@@ -115,9 +115,7 @@ class Stream(Feed):
             if not taken:  # the end of a single pass
                 return
             if not good:  # skipping the batch would put every later step out of place
-                raise DmcError(
-                    f"none of {len(taken)} images in a row can be decoded: {taken[0][0].name} and on"
-                )
+                raise DmcError(f"none of {len(taken)} images in a row can be decoded: {taken[0][0].name} and on")
             yield Batch(torch.stack([image for image, _ in good]), torch.tensor([label for _, label in good]))
             step += 1
 

@@ -19,9 +19,7 @@ import numpy.typing as npt
 from dmc.classes import Classes
 from dmc.errors import DmcError
 
-IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"}
-)
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 SHUFFLE_BUFFER = 8192  # undecoded records: about 1 GB of large photographs, a few MB of thumbnails
 UNLABELED = -1
 T = TypeVar("T")
@@ -101,11 +99,7 @@ class ArrayImages(Source):
         classes: Sequence[str] = (),
         name: str = "array",
     ) -> None:
-        if (
-            images.dtype != np.uint8
-            or images.ndim not in (3, 4)
-            or (images.ndim == 4 and images.shape[3] != 3)
-        ):
+        if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] != 3):
             raise DmcError(
                 f"{name}: images must be uint8 of shape N x H x W or N x H x W x 3, "
                 f"not {images.dtype} of shape {images.shape}"
@@ -114,11 +108,7 @@ class ArrayImages(Source):
         self.labels = np.full(len(images), UNLABELED) if labels is None else np.asarray(labels)
         if self.labels.shape != (len(images),):
             raise DmcError(f"{name}: {len(images)} images but labels of shape {self.labels.shape}")
-        if (
-            self.classes
-            and len(images)
-            and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes)
-        ):
+        if self.classes and len(images) and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
             raise DmcError(f"{name}: labels must lie between 0 and {len(self.classes) - 1}")
 
     def __len__(self) -> int:
@@ -143,7 +133,7 @@ class ParquetImages(Source):
             features = Features.from_arrow_schema(pq.read_schema(files[0]))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DmcError(f"cannot read {self.name} as parquet: {_first_line(error)}") from None
-        self.length = sum(m.num_rows for m in metadata)
+        self.length = int(sum(m.num_rows for m in metadata))
         self.columns = Columns(features, self.name, labeled, image, label)
         if labeled and not self.columns.names:
             values = {row[self.columns.label] for row in self._rows(self.files, [self.columns.label])}
@@ -215,9 +205,7 @@ class TarImages(Source):
                     for member in tar:
                         if member.isfile() and Path(member.name).suffix.lower() in IMAGE_SUFFIXES:
                             content = tar.extractfile(member) if read else None
-                            yield Record(
-                                content.read() if content else b"", UNLABELED, f"{file}:{member.name}"
-                            )
+                            yield Record(content.read() if content else b"", UNLABELED, f"{file}:{member.name}")
             except (tarfile.TarError, OSError, EOFError) as error:
                 raise DmcError(f"cannot read the tar shard {file}: {_first_line(error)}") from None
 
@@ -277,9 +265,7 @@ def open_labeled(spec: str | Path | Source) -> Source:
     """
     source = _open(spec, labeled=True)
     if not source.classes:
-        raise DmcError(
-            f"{source.name} has no class labels; labeled data is a folder per class, parquet or npz"
-        )
+        raise DmcError(f"{source.name} has no class labels; labeled data is a folder per class, parquet or npz")
     return source
 
 
@@ -291,9 +277,7 @@ def _open(spec: str | Path | Source | npt.NDArray[np.uint8], labeled: bool) -> S
     else:
         source = _open_path(str(spec), labeled)
     if len(source) == 0:
-        raise DmcError(
-            f"{source.name} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}, parquet, tar or npz)"
-        )
+        raise DmcError(f"{source.name} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}, parquet, tar or npz)")
     return source
 
 
@@ -312,9 +296,7 @@ def _open_path(spec: str, labeled: bool) -> Source:
         if len(folder) or not shards:
             return folder
         if labeled and len(shards) > 1:  # they may well be the training and the test set
-            raise DmcError(
-                f"{path} holds {len(shards)} files: name one, or give a glob such as '{shards[0]}'"
-            )
+            raise DmcError(f"{path} holds {len(shards)} files: name one, or give a glob such as '{shards[0]}'")
         files = shards
     suffixes = {file.suffix.lower() for file in files}
     if suffixes == {".parquet"}:

@@ -65,9 +65,7 @@ class Teachers:
             for teacher in self.specialists:
                 logits_NK = teacher.logits(images_N3HW)
                 if not torch.isfinite(logits_NK).all():
-                    raise DmcError(
-                        f"teacher {teacher.name} gives logits that are not finite; its weights are broken"
-                    )
+                    raise DmcError(f"teacher {teacher.name} gives logits that are not finite; its weights are broken")
                 answers.append(logits_NK)
         return answers
 

@@ -82,9 +82,7 @@ def register_with_timm() -> None:
 
     def entrypoint(depth: int) -> Callable[..., nn.Module]:
         def create(pretrained: bool = False, **settings: Any) -> nn.Module:
-            settings.setdefault(
-                "pretrained_cfg", {"num_classes": 0, "classifier": "fc", "first_conv": "conv1"}
-            )
+            settings.setdefault("pretrained_cfg", {"num_classes": 0, "classifier": "fc", "first_conv": "conv1"})
             module: nn.Module = build_model_with_cfg(
                 CifarResNet, f"cifar_resnet{depth}", pretrained, depth=depth, **settings
             )

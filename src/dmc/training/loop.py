@@ -27,7 +27,7 @@ class Task(Protocol):
 
 
 def pick_device() -> torch.device:
-    return torch.accelerator.current_accelerator() or torch.device("cpu")
+    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: str) -> Position:
@@ -36,7 +36,7 @@ def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: s
     On CPU the weights are a function of the arguments, bit for bit, however often the run was killed.
     """
     device = pick_device()
-    module = task.module.to(device, memory_format=torch.channels_last).train()
+    module = task.module.to(device).to(memory_format=torch.channels_last).train()
     optimizer = schedule.optimizer(module)
     steps_per_epoch = feed.steps(schedule.batch_size)
     last_step = schedule.epochs * steps_per_epoch
@@ -57,12 +57,10 @@ def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: s
 
             losses = task.losses(batch)
             optimizer.zero_grad()
-            losses["loss"].backward()
+            losses["loss"].backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
-            at.add(
-                {name: float(loss) for name, loss in losses.items()}, len(batch), time.monotonic() - started
-            )
+            at.add({name: float(loss) for name, loss in losses.items()}, len(batch), time.monotonic() - started)
             due = run.checkpoint_due or at.step == last_step
             require_finite(at, module if due else None)
             if at.step % steps_per_epoch == 0:
@@ -80,6 +78,4 @@ def require_finite(at: Position, module: nn.Module | None) -> None:
     if module and not all(bool(p.isfinite().all()) for p in module.parameters()):
         broken.append("a weight")
     if broken:
-        raise DmcError(
-            f"training diverged: {broken[0]} is not finite at step {at.step}; lower the learning rate"
-        )
+        raise DmcError(f"training diverged: {broken[0]} is not finite at step {at.step}; lower the learning rate")

@@ -79,9 +79,7 @@ class Run:
             self.lock = FileLock(self.folder / ".lock", timeout=0)
             self.lock.acquire()
         except Timeout:
-            raise DmcError(
-                f"{self.folder} is in use by another run; wait for it or choose another folder"
-            ) from None
+            raise DmcError(f"{self.folder} is in use by another run; wait for it or choose another folder") from None
         except OSError as error:
             raise DmcError(f"cannot write to {self.folder}: {error.strerror}") from None
         try:
@@ -114,9 +112,7 @@ class Run:
         if path.exists():
             difference = _first_difference(json.loads(path.read_text(encoding="utf-8")), self.config)
             if difference:
-                raise DmcError(
-                    f"{self.folder} was started with other settings: {difference}; resume with the same"
-                )
+                raise DmcError(f"{self.folder} was started with other settings: {difference}; resume with the same")
         else:
             write_text(path, json.dumps(self.config, indent=2) + "\n")
 
@@ -177,9 +173,7 @@ def require_free(folder: Path, resume: bool) -> None:
         raise DmcError(f"{folder} is a file; give a folder to write to")
     taken = [name for name in OWN_FILES if (folder / name).exists()]
     if taken and not resume:
-        raise DmcError(
-            f"{folder} already holds {taken[0]}; choose another folder, or --resume to continue its run"
-        )
+        raise DmcError(f"{folder} already holds {taken[0]}; choose another folder, or --resume to continue its run")
     if taken and "run.json" not in taken:
         raise DmcError(f"{folder} holds {taken[0]} but no run to resume; choose another folder")
 
@@ -195,9 +189,7 @@ def _first_difference(old: Any, new: Any, path: str = "") -> str:
     """The first setting in which two configurations differ, as text; versions may differ."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(k for k in new if k not in old)]:
-            if key != "versions" and (
-                found := _first_difference(old.get(key), new.get(key), f"{path}.{key}")
-            ):
+            if key != "versions" and (found := _first_difference(old.get(key), new.get(key), f"{path}.{key}")):
                 return found
         return ""
     return "" if old == new else f"{path.lstrip('.')} was {old!r} and is now {new!r}"

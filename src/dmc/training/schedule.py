@@ -17,14 +17,14 @@ class Schedule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    epochs: int = Field(50, ge=1)
-    lr: float = Field(0.1, gt=0)
+    epochs: int = Field(default=50, ge=1)
+    lr: float = Field(default=0.1, gt=0)
     shape: Literal["steps", "one-cycle"] = "steps"
     drops: tuple[float, ...] = (0.7, 0.9)  # of all epochs; the rate falls tenfold at each
-    batch_size: int = Field(128, ge=1)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    weight_decay: float = Field(1e-4, ge=0)
-    pad: int | None = Field(None, ge=0)  # None: an eighth of the image, which is the paper's 4 at 32x32
+    batch_size: int = Field(default=128, ge=1)
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    weight_decay: float = Field(default=1e-4, ge=0)
+    pad: int | None = Field(default=None, ge=0)  # None: an eighth of the image, which is the paper's 4 at 32x32
     flip: bool = True
 
     def lr_at(self, step: int, steps_per_epoch: int) -> float:

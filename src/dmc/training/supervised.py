@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -24,14 +25,16 @@ from dmc.training.schedule import SPECIALIST, Schedule
 class Supervised:
     """Cross entropy for softmax outputs, binary cross entropy for sigmoid ones."""
 
-    def __init__(self, specialist: Specialist) -> None:
+    def __init__(self, specialist: Specialist, data_classes: Sequence[str]) -> None:
         self.specialist, self.module = specialist, specialist.module
+        self.column_of_label = torch.tensor([specialist.classes.require(name) for name in data_classes])
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         logits_NK = self.specialist.logits(batch.images_N3HW)
+        wanted_N = self.column_of_label.to(logits_NK.device)[batch.labels_N]
         if self.specialist.output == "softmax":
-            return {"loss": F.cross_entropy(logits_NK, batch.labels_N)}
-        wanted_NK = F.one_hot(batch.labels_N, logits_NK.shape[1]).to(logits_NK)
+            return {"loss": F.cross_entropy(logits_NK, wanted_N)}
+        wanted_NK = F.one_hot(wanted_N, logits_NK.shape[1]).to(logits_NK)
         return {"loss": F.binary_cross_entropy_with_logits(logits_NK, wanted_NK)}
 
 
@@ -58,13 +61,25 @@ def train(
     preprocessing = replace(preprocessing, size=size or preprocessing.size)
     specialist = Specialist.untrained(arch, source.classes, preprocessing, output, seed)
     if output == "softmax" and len(source.classes) < 2:
-        raise DmcError(
-            f"{source.name} has one class ({source.classes[0]!r}); a softmax classifier needs two or more"
-        )
+        raise DmcError(f"{source.name} has one class ({source.classes[0]!r}); a softmax classifier needs two or more")
+    return fit_labeled(specialist, source, out, schedule, seed, memory, resume, checkpoint_every)
+
+
+def fit_labeled(
+    specialist: Specialist,
+    source: Source,
+    out: str | Path | None = None,
+    schedule: Schedule = SPECIALIST,
+    seed: int = 0,
+    memory: int = MEMORY,
+    resume: bool = False,
+    checkpoint_every: float = CHECKPOINT_EVERY,
+) -> Specialist:
+    """Train a specialist, as it is, on labeled images of some or all of its classes."""
     config = {
         "command": "train",
         "data": {"name": source.name, "images": len(source), "classes": list(source.classes)},
-        "model": specialist.settings,
+        "model": specialist.settings | {"fingerprint": specialist.fingerprint},
         "schedule": schedule.model_dump(),
         "seed": seed,
         "versions": versions(),
@@ -73,7 +88,7 @@ def train(
         if run.finished:
             return load(run.folder)
         feed = open_feed(source, specialist.geometry, memory)
-        at = fit(Supervised(specialist), feed, schedule, run, seed, "training")
+        at = fit(Supervised(specialist, source.classes), feed, schedule, run, seed, "training")
         specialist.provenance = {
             "made by": "dmc train",
             "data": f"{source.name} ({feed.count} images, {len(feed.skipped.names)} skipped)",

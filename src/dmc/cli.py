@@ -1,0 +1,189 @@
+"""The command line: parses, calls the library, prints. Heavy imports happen inside the verbs."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from dmc.errors import DmcError
+from dmc.options import (
+    AsJson,
+    Aux,
+    Data,
+    Keep,
+    Model,
+    RunOptions,
+    changed,
+    distillation_options,
+    expands,
+    names_from,
+    run_options,
+    schedule_options,
+    teacher_options,
+)
+
+if TYPE_CHECKING:
+    from dmc.consolidation import Settings
+    from dmc.specialist import Specialist
+
+app = typer.Typer(
+    name="dmc",
+    help="One vision model out of several, without the data they were trained on.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+@expands(run=run_options, schedule=schedule_options)
+def train(
+    data: Data,
+    run: RunOptions,
+    schedule: dict[str, Any],
+    arch: Annotated[str, typer.Option(help="cifar_resnetN (N = 6n+2), torchvision:NAME or timm's")] = "cifar_resnet32",
+    size: Annotated[int | None, typer.Option(min=1, help="Input size [default: the architecture's]")] = None,
+    keep: Keep = None,
+    output: Annotated[Literal["softmax", "sigmoid"], typer.Option(help="What the logits mean")] = "softmax",
+    seed: Annotated[int, typer.Option(help="Seed of everything random")] = 0,
+    memory: Annotated[float, typer.Option(min=0, help="GiB of pixels to hold; a larger set is streamed")] = 4,
+) -> None:
+    """Train a specialist on labeled images."""
+    import dmc
+    from dmc.training.schedule import SPECIALIST
+
+    specialist = dmc.train(
+        data,
+        arch=arch,
+        size=size,
+        keep=names_from(keep),
+        output=output,
+        schedule=changed(SPECIALIST, schedule),
+        seed=seed,
+        memory=int(memory * 2**30),
+        **run,
+    )
+    announce(specialist, run["out"])
+
+
+@app.command()
+@expands(teachers=teacher_options, run=run_options, settings=distillation_options, schedule=schedule_options)
+def consolidate(
+    aux: Aux, teachers: "list[Specialist]", run: RunOptions, settings: "Settings", schedule: dict[str, Any]
+) -> None:
+    """Merge two or more models into one, with unlabeled images only."""
+    import dmc
+    from dmc.training.schedule import CONSOLIDATION
+
+    settings["schedule"] = changed(CONSOLIDATION, schedule)
+    announce(dmc.consolidate(teachers, aux, **run, **settings), run["out"])
+
+
+@app.command()
+@expands(run=run_options, settings=distillation_options, schedule=schedule_options)
+def learn(
+    model: Model,
+    data: Data,
+    aux: Aux,
+    run: RunOptions,
+    settings: "Settings",
+    schedule: dict[str, Any],
+    keep: Keep = None,
+    specialist_epochs: Annotated[int, typer.Option(min=1, help="Passes over DATA")] = 200,
+) -> None:
+    """Teach a model the classes of DATA without its old data."""
+    import dmc
+    from dmc.training.schedule import CONSOLIDATION, SPECIALIST
+
+    settings["schedule"] = changed(CONSOLIDATION, schedule)
+    specialist_schedule = changed(SPECIALIST, schedule | {"epochs": specialist_epochs})
+    merged = dmc.learn(
+        model, data, aux, keep=names_from(keep), specialist_schedule=specialist_schedule, **run, **settings
+    )
+    announce(merged, run["out"])
+
+
+@app.command()
+@expands(teachers=teacher_options, settings=distillation_options, schedule=schedule_options)
+def check(
+    aux: Aux, teachers: "list[Specialist]", settings: "Settings", schedule: dict[str, Any], as_json: AsJson = False
+) -> None:
+    """Verify a consolidation before it trains: classes, preprocessing, images, time. Changes nothing."""
+    from dmc.consolidation import Consolidation
+    from dmc.report.check import as_text, findings
+    from dmc.training.schedule import CONSOLIDATION
+
+    settings["schedule"] = changed(CONSOLIDATION, schedule)
+    found = findings(Consolidation(teachers, aux, **settings))
+    print(json.dumps(found, indent=2) if as_json else as_text(found))
+
+
+@app.command()
+def evaluate(model: Model, data: Data, keep: Keep = None, as_json: AsJson = False) -> None:
+    """Accuracy on labeled images, over all classes that the model knows."""
+    from dataclasses import asdict
+
+    import dmc
+
+    result = dmc.evaluate(model, data, keep=names_from(keep))
+    if as_json:
+        print(json.dumps(asdict(result), indent=2))
+        return
+    width = max(len(name) for name in result.per_class)
+    for name, accuracy in result.per_class.items():
+        print(f"{name:<{width}}  {accuracy:6.1%}")
+    print(f"{'all':<{width}}  {result.accuracy:6.1%}  of {result.images:,} images ({result.skipped} skipped)")
+
+
+@app.command()
+def predict(
+    model: Model,
+    images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image files")],
+    top: Annotated[int, typer.Option(min=1, help="How many classes to show")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """The most probable classes of each image."""
+    import dmc
+
+    answers = dmc.predict(model, images, top)
+    if as_json:
+        found = [{"image": image, "classes": answer} for image, answer in zip(images, answers, strict=True)]
+        print(json.dumps(found, indent=2))
+        return
+    for image, answer in zip(images, answers, strict=True):
+        print(f"{image}: " + ", ".join(f"{name} {p:.1%}" for name, p in answer.items()))
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for models and picture")] = Path("dmc-demo"),
+    seed: Annotated[int, typer.Option(help="Seed of everything random")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """The whole story in a minute, offline: merge two digit specialists by looking at letters."""
+    from dmc.demo import as_table, run_demo
+
+    rows = run_demo(seed, out)
+    if as_json:
+        print(json.dumps({row.method: {"old": row.old, "new": row.new, "all": row.all} for row in rows}, indent=2))
+        return
+    print(as_table(rows))
+    print(f"\nmodels and picture: {out} ({out / 'demo.png'})")
+
+
+def announce(specialist: "Specialist", out: Path) -> None:
+    """What a finished run leaves behind, in a few lines."""
+    print(f"{out}: {specialist.arch}, {len(specialist.names)} classes, {specialist.parameters:,} parameters")
+    for key, value in specialist.provenance.items():
+        print(f"  {key}: {'; '.join(value) if isinstance(value, list) else value}")
+
+
+def main() -> None:
+    try:
+        app()
+    except DmcError as error:
+        print(f"dmc: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,172 @@
+"""Groups of command-line options that several verbs share, each turned into one argument of the library."""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+
+import typer
+
+from dmc.classes import read_names
+from dmc.errors import DmcError
+
+if TYPE_CHECKING:
+    from dmc.consolidation import Settings
+    from dmc.specialist import Specialist
+    from dmc.training.schedule import Schedule
+
+MODEL = "A saved folder, timm:NAME, torchvision:NAME, hf-hub:OWNER/NAME, or WEIGHTS,arch=NAME,classes=FILE"
+Data = Annotated[
+    str, typer.Argument(metavar="DATA", help="Labeled images: a folder per class, parquet, npz or hf-hub:OWNER/NAME")
+]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)]
+Models = Annotated[list[str], typer.Argument(metavar="A B [C ...]", help=f"Two or more teachers. {MODEL}")]
+Aux = Annotated[str, typer.Option(help="Unlabeled images: a folder, parquet, tar shards, npz or hf-hub:OWNER/NAME")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; accuracies and probabilities are fractions")]
+Keep = Annotated[list[str] | None, typer.Option(help="Only these classes of the data: NAME,NAME,... or @FILE")]
+
+
+def expands(**groups: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A verb's argument that is made from several options: `@expands(schedule=schedule_options)`.
+
+    The verb shows the group's parameters as options of its own, and receives what the group returns.
+    """
+
+    def decorate(verb: Callable[..., None]) -> Callable[..., None]:
+        parameters = [p for p in inspect.signature(verb).parameters.values() if p.name not in groups]
+        for group in groups.values():
+            parameters += inspect.signature(group).parameters.values()
+
+        @wraps(verb)
+        def command(**given: Any) -> None:
+            made = {
+                name: group(**{p: given.pop(p) for p in inspect.signature(group).parameters})
+                for name, group in groups.items()
+            }
+            verb(**given, **made)
+
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        command.__annotations__ = {p.name: p.annotation for p in parameters}
+        return command
+
+    return decorate
+
+
+class RunOptions(TypedDict):
+    out: Path
+    resume: bool
+    checkpoint_every: float
+
+
+def run_options(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the result and its run")],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue this folder's run after a stop of any kind")
+    ] = False,
+    checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints")] = 30,
+) -> RunOptions:
+    return {"out": out, "resume": resume, "checkpoint_every": checkpoint_every}
+
+
+def schedule_options(
+    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the images [default: the paper's]")] = None,
+    lr: Annotated[float, typer.Option(help="Initial learning rate")] = 0.1,
+    lr_shape: Annotated[
+        Literal["steps", "one-cycle"], typer.Option(help="Tenfold drops at 7/10 and 9/10; or warm-up and cosine")
+    ] = "steps",
+    batch_size: Annotated[int, typer.Option(min=1, help="Images in a step")] = 128,
+    weight_decay: Annotated[float, typer.Option(min=0)] = 1e-4,
+    flip: Annotated[bool, typer.Option(help="Mirror half of the images")] = True,
+) -> dict[str, Any]:
+    """Changes to a schedule whose number of epochs only the verb knows."""
+    if lr <= 0:
+        raise DmcError(f"--lr {lr} must be positive")
+    changes = {"lr": lr, "shape": lr_shape, "batch_size": batch_size, "weight_decay": weight_decay, "flip": flip}
+    return changes | ({"epochs": epochs} if epochs else {})
+
+
+def changed(schedule: "Schedule", changes: dict[str, Any]) -> "Schedule":
+    return schedule.model_copy(update=changes)
+
+
+def distillation_options(
+    arch: Annotated[str | None, typer.Option(help="The student's architecture [default: the first model's]")] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Its input size [default: what it was designed for]")] = None,
+    loss: Annotated[Literal["l2", "l1", "kd"], typer.Option(help="Distance to the teachers' logits")] = "l2",
+    temperature: Annotated[float, typer.Option(help="Temperature of kd")] = 2.0,
+    centring: Annotated[
+        Literal["per-teacher", "none"] | None,
+        typer.Option(help="Eq. 4's normalisation [default: per-teacher for softmax models, none for sigmoid]"),
+    ] = None,
+    scale: Annotated[
+        Literal["none", "pool-std"], typer.Option(help="Also divide by each teacher's spread; not in the paper")
+    ] = "none",
+    seed: Annotated[int, typer.Option(help="Seed of everything random")] = 0,
+    memory: Annotated[float, typer.Option(min=0, help="GiB of pixels to hold; a larger set is streamed")] = 4,
+) -> "Settings":
+    return {
+        "arch": arch,
+        "size": size,
+        "loss": loss,
+        "temperature": temperature,
+        "centring": centring,
+        "scale": scale,
+        "seed": seed,
+        "memory": int(memory * 2**30),
+    }
+
+
+def teacher_options(
+    teachers: Models,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="Only these classes of teacher N (1, 2, ...): N:NAME,NAME,... or N:@FILE")
+    ] = None,
+    rename: Annotated[
+        list[str] | None, typer.Option(help="Rename a class of teacher N, or of all that have it: [N:]OLD=NEW")
+    ] = None,
+) -> "list[Specialist]":
+    """The teachers, cut down and renamed as asked."""
+    from dmc.loading import load
+
+    loaded = [load(teacher) for teacher in teachers]
+    for text in keep or []:
+        number, names = _numbered(text, len(loaded))
+        if number is None:
+            raise DmcError(f"--keep {text}: say which teacher, as in --keep 1:{text}")
+        loaded[number] = loaded[number].keep(names_from([names], loaded[number].names) or [])
+    for text in rename or []:
+        number, pair = _numbered(text, len(loaded))
+        old, equals, new = pair.partition("=")
+        if not (old and equals and new):
+            raise DmcError(f"--rename {text}: write OLD=NEW or N:OLD=NEW")
+        chosen = [number] if number is not None else [i for i, t in enumerate(loaded) if old in t.names]
+        if not chosen:
+            raise DmcError(f"--rename {text}: no teacher has a class {old!r}")
+        for i in chosen:
+            loaded[i] = loaded[i].rename({old: new})
+    return loaded
+
+
+def _numbered(text: str, teachers: int) -> tuple[int | None, str]:
+    """`2:cat,dog` to teacher index 1 and the rest."""
+    head, colon, rest = text.partition(":")
+    if not (colon and head.isdigit()):
+        return None, text
+    if not 1 <= int(head) <= teachers:
+        raise DmcError(f"{text}: there are teachers 1 to {teachers}")
+    return int(head) - 1, rest
+
+
+def names_from(texts: list[str] | None, known: tuple[str, ...] = ()) -> list[str] | None:
+    """Class names as typed: separated by commas, except where the whole text is a name; or `@FILE`."""
+    if not texts:
+        return None
+    names: list[str] = []
+    for text in texts:
+        if text.startswith("@"):
+            names += read_names(Path(text[1:]))
+        else:
+            names += [text] if text in known else [name.strip() for name in text.split(",")]
+    return names

@@ -1,0 +1,70 @@
+"""What can be said about a consolidation before it trains, as data and as text."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dmc.consolidation import Consolidation
+
+
+def findings(plan: Consolidation) -> dict[str, Any]:
+    """Measures one step on real images; writes nothing."""
+    estimate = plan.estimate()
+    passes = plan.schedule.epochs
+    held = len(plan.aux) * 3 * plan.geometry.size**2 <= plan.memory
+    return {
+        "teachers": [{"name": s.name, "parameters": s.parameters, **s.settings} for s in plan.teachers.specialists],
+        "student": {"parameters": plan.student.parameters, **plan.student.settings},
+        "shared": list(plan.teachers.union.shared),
+        "aux": {
+            "name": plan.aux.name,
+            "images": len(plan.aux),
+            "size": plan.geometry.size,
+            "held_in_memory": held,
+            "tried": estimate.tried,
+            "undecodable": estimate.undecodable,
+        },
+        "estimate": {
+            "images": passes * len(plan.aux),
+            "images_per_second": round(estimate.images_per_second, 1),
+            "seconds": round(passes * len(plan.aux) / estimate.images_per_second),
+        },
+    }
+
+
+def as_text(found: dict[str, Any]) -> str:
+    lines = [_network(f"teacher {i}", model) for i, model in enumerate(found["teachers"], start=1)]
+    lines.append(_network("student", found["student"]))
+    lines.append(f"shared classes: {', '.join(found['shared']) or 'none'}")
+    aux, estimate = found["aux"], found["estimate"]
+    where = "held in memory" if aux["held_in_memory"] else "streamed"
+    lines.append(f"auxiliary images: {aux['images']:,} in {aux['name']}, {where} at {aux['size']}x{aux['size']}")
+    if aux["undecodable"]:
+        lines.append(f"  {aux['undecodable']} of the first {aux['tried']} cannot be decoded")
+    lines.append(
+        f"estimate: {estimate['images']:,} images at {estimate['images_per_second']:,.0f} per second, "
+        f"about {_duration(estimate['seconds'])}"
+    )
+    return "\n".join(lines)
+
+
+def _network(role: str, model: dict[str, Any]) -> str:
+    p = model["preprocessing"]
+    names = model["classes"]
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    title = f"{role}: {model['name']}, {model['arch']}" if "name" in model else f"{role}: {model['arch']}"
+    return (
+        f"{title}, {model['parameters']:,} parameters, {model['output']}\n"
+        f"  {len(names)} classes: {shown}\n"
+        f"  sees {p['size']}x{p['size']}, {p['interpolation']}, mean {_numbers(p['mean'])}, std {_numbers(p['std'])}"
+    )
+
+
+def _numbers(values: tuple[float, ...]) -> str:
+    return "/".join(f"{value:.3g}" for value in values)
+
+
+def _duration(seconds: float) -> str:
+    hours, rest = divmod(round(seconds), 3600)
+    minutes, seconds = divmod(rest, 60)
+    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
