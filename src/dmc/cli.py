@@ -178,7 +178,8 @@ def announce(specialist: "Specialist", out: Path) -> None:
     """What a finished run leaves behind, in a few lines."""
     print(f"{out}: {specialist.arch}, {len(specialist.names)} classes, {specialist.parameters:,} parameters")
     for key, value in specialist.provenance.items():
-        print(f"  {key}: {'; '.join(value) if isinstance(value, list) else value}")
+        for line in value if isinstance(value, list) else [value]:
+            print(f"  {key}: {line}")
 
 
 def main() -> None:

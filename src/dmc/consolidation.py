@@ -131,12 +131,15 @@ class Consolidation:
                 self.teachers.measure_scales(sample(feed))
             task = Distillation(self.student, self.teachers, self.loss, self.temperature)
             at = fit(task, feed, self.schedule, run, self.seed, "consolidating")
+            kept = agreement(self.student, self.teachers, feed)
             self.student.provenance = {
                 "made by": "dmc consolidate",
-                "teachers": [f"{s.name} ({len(s.names)} classes)" for s in self.teachers.specialists],
+                "teachers": [
+                    f"{s.name}: {len(s.names)} classes; the student agrees on {share:.1%} of auxiliary images"
+                    for s, share in zip(self.teachers.specialists, kept, strict=True)
+                ],
                 "auxiliary images": f"{self.aux.name} ({feed.count}, {len(feed.skipped.names)} skipped)",
                 "training": f"{self.loss}, {self.schedule.epochs} epochs, {at.images} images seen, seed {self.seed}",
-                "agreement with each teacher on auxiliary images": agreement(self.student, self.teachers, feed),
             }
             return run.finish(self.student)
 
@@ -239,4 +242,4 @@ def agreement(student: Specialist, teachers: Teachers, feed: Feed) -> list[float
             for i, logits_NK in enumerate(teachers.each(images_N3HW)):
                 columns = list(teachers.union.columns[i])
                 same[i] += int((answer_NT[:, columns].argmax(1) == logits_NK.argmax(1)).sum())
-    return [round(count / seen, 4) for count in same]
+    return [count / seen for count in same]

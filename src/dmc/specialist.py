@@ -223,7 +223,11 @@ class Specialist:
             "",
             "## Where it comes from",
             "",
-            *(f"- {key}: {value}" for key, value in self.provenance.items()),
+            *(
+                f"- {key}: {line}"
+                for key, value in self.provenance.items()
+                for line in (value if isinstance(value, list) else [value])
+            ),
             "",
         ]
         return "\n".join(lines)

@@ -60,7 +60,7 @@ def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: s
             losses["loss"].backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
-            at.add({name: float(loss) for name, loss in losses.items()}, len(batch), time.monotonic() - started)
+            at.add({name: loss.item() for name, loss in losses.items()}, len(batch), time.monotonic() - started)
             due = run.checkpoint_due or at.step == last_step
             require_finite(at, module if due else None)
             if at.step % steps_per_epoch == 0:

@@ -1,0 +1,5 @@
+"""`python -m dmc` is `dmc`."""
+
+from dmc.cli import main
+
+main()

@@ -1,0 +1,87 @@
+"""Small real things that many tests use: image folders, untrained networks, a way to call the command line."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dmc.data.preprocess import Preprocessing
+from dmc.specialist import Specialist
+
+SMALL = Preprocessing(size=16)
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def dmc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
+    """`dmc("evaluate", model, data)` as a user would type it; gives exit status, output and errors."""
+    from dmc.cli import main
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["dmc", *map(str, arguments)])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        said = capsys.readouterr()
+        return Answer(code, said.out, said.err)
+
+    return call
+
+
+def write_images(folder: Path, count: int, seed: int = 0, size: int = 20, colour: int | None = None) -> Path:
+    """Noise, reddish, greenish or bluish when asked, as PNG files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    draw = np.random.default_rng(seed)
+    for i in range(count):
+        pixels = draw.integers(0, 120, (size, size, 3), dtype=np.uint8)
+        if colour is not None:
+            pixels[:, :, colour] += 130
+        Image.fromarray(pixels).save(folder / f"{i:03}.png")
+    return folder
+
+
+@pytest.fixture
+def aux_folder(tmp_path: Path) -> Path:
+    return write_images(tmp_path / "aux", 24)
+
+
+@pytest.fixture
+def labeled_folder(tmp_path: Path) -> Path:
+    for colour, name in enumerate(("red", "green")):
+        write_images(tmp_path / "labeled" / name, 16, seed=colour, colour=colour)
+    return tmp_path / "labeled"
+
+
+def tiny(names: str | list[str], seed: int = 0) -> Specialist:
+    """An untrained 16-pixel network; a string gives one class for each letter."""
+    specialist = Specialist.untrained("cifar_resnet8", names, SMALL, seed=seed)
+    specialist.name = f"tiny-{seed}"
+    return specialist
+
+
+@pytest.fixture
+def two_models(tmp_path: Path) -> tuple[Path, Path]:
+    return tiny("ab", 1).save(tmp_path / "a"), tiny("cde", 2).save(tmp_path / "b")
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The real images to measure on; `.ci/run` says where they are when it has them."""
+    if "DMC_DATA" not in os.environ:
+        pytest.skip("DMC_DATA is not set")
+    return Path(os.environ["DMC_DATA"])

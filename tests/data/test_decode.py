@@ -1,0 +1,133 @@
+"""From files to pixels."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dmc.data.augment import pad_crop_flip
+from dmc.data.decode import Geometry, decode
+from dmc.data.preprocess import Preprocessing
+from dmc.data.sources import Record
+from dmc.errors import DmcError
+
+
+def encoded(image: Image.Image, kind: str, **options: object) -> Record:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return Record(buffer.getvalue(), -1, "test")
+
+
+def test_the_central_square_is_kept() -> None:
+    pixels = np.zeros((4, 10, 3), np.uint8)
+    pixels[:, 3:7, 0] = [10, 20, 30, 40]
+    square = decode(encoded(Image.fromarray(pixels), "PNG"), Geometry(4))
+    assert square is not None
+    assert square[0, 2].tolist() == [10, 20, 30, 40]
+
+
+def test_crop_pct_takes_the_middle_of_the_square() -> None:
+    pixels = np.zeros((8, 8, 3), np.uint8)
+    pixels[2:6, 2:6] = 200
+    square = decode(encoded(Image.fromarray(pixels), "PNG"), Geometry(4, crop_pct=0.5))
+    assert square is not None
+    assert (square == 200).all()
+
+
+@pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "I;16"])
+def test_every_colour_mode_becomes_rgb(mode: str) -> None:
+    image = Image.new("RGB", (6, 6), (255, 255, 255))
+    image = Image.fromarray(np.full((6, 6), 200, np.uint16)) if mode == "I;16" else image.convert(mode)
+    kind = "TIFF" if mode in ("CMYK", "I;16") else "PNG"
+    pixels = decode(encoded(image, kind), Geometry(4))
+    assert pixels is not None
+    assert pixels.shape == (3, 4, 4)
+
+
+def test_the_camera_orientation_is_obeyed() -> None:
+    image = Image.new("RGB", (8, 8))
+    image.paste((255, 255, 255), (0, 0, 8, 4))  # white above
+    exif = Image.Exif()
+    exif[0x0112] = 3  # upside down
+    pixels = decode(encoded(image, "JPEG", exif=exif, quality=95), Geometry(8))
+    assert pixels is not None
+    assert pixels[0, 1, 4] < 50 < 200 < pixels[0, 6, 4]
+
+
+def test_large_jpegs_are_reduced_while_decoding() -> None:
+    image = Image.effect_mandelbrot((1024, 1024), (-2, -1.5, 1, 1.5), 50).convert("RGB")
+    reduced = decode(encoded(image, "JPEG", quality=95), Geometry(32))
+    exact = torch.from_numpy(np.array(image.resize((32, 32), Image.Resampling.BILINEAR))).permute(2, 0, 1)
+    assert reduced is not None
+    assert (reduced.float() - exact.float()).abs().mean() < 3
+
+
+def test_what_is_no_image_is_none(tmp_path: Path) -> None:
+    good = encoded(Image.effect_noise((64, 64), 90), "PNG").image
+    assert isinstance(good, bytes)
+    for content in (b"", b"not an image", good[: len(good) // 2]):
+        path = tmp_path / "bad.png"
+        path.write_bytes(content)
+        assert decode(Record(path, -1, "bad"), Geometry(8)) is None
+
+
+def test_preprocessing_normalises_each_channel() -> None:
+    image = torch.tensor([0, 51, 255], dtype=torch.uint8).view(1, 3, 1, 1).expand(1, 3, 2, 2)
+    seen = Preprocessing(2, mean=(0.0, 0.2, 0.5), std=(1.0, 0.1, 0.25))(image)
+    torch.testing.assert_close(seen[0, :, 0, 0], torch.tensor([0.0, 0.0, 2.0]))
+    assert seen.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_one_mean_makes_grey_images() -> None:
+    image = torch.tensor([255, 0, 0], dtype=torch.uint8).view(1, 3, 1, 1).expand(1, 3, 2, 2)
+    seen = Preprocessing(2, mean=(0.0,), std=(1.0,))(image)
+    assert seen.shape == (1, 1, 2, 2)
+    assert seen[0, 0, 0, 0].item() == pytest.approx(0.299)
+
+
+def test_each_network_resizes_by_its_own_rule() -> None:
+    image = (torch.arange(16, dtype=torch.uint8) * 16).view(1, 1, 1, 16).expand(1, 3, 16, 16)
+    zero, one = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    halved = Preprocessing(8, zero, one, "nearest")(image)
+    assert (halved[0, 0, 0] * 255).round().tolist() == [0, 32, 64, 96, 128, 160, 192, 224]
+    smooth = Preprocessing(8, zero, one, "bilinear")(image)
+    assert (smooth[0, 0, 0, 1:-1] * 255).round().tolist() == [40, 72, 104, 136, 168, 200]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"size": 0},
+        {"mean": (0.5, 0.5)},
+        {"std": (0.0, 1.0, 1.0)},
+        {"interpolation": "cubic"},
+        {"crop_pct": 1.5},
+    ],
+)
+def test_impossible_preprocessing_is_refused(broken: dict[str, object]) -> None:
+    with pytest.raises(DmcError):
+        Preprocessing(**broken)  # type: ignore[arg-type]
+
+
+def test_crops_are_windows_of_the_padded_image_and_half_are_mirrored() -> None:
+    torch.manual_seed(0)
+    images = torch.arange(1, 17, dtype=torch.uint8).view(1, 1, 4, 4).expand(400, 3, 4, 4)
+    crops = pad_crop_flip(images, pad=1)
+    padded = torch.nn.functional.pad(images[:1], (1, 1, 1, 1))
+    windows = {}
+    for top in range(3):
+        for left in range(3):
+            window = padded[0, :, top : top + 4, left : left + 4]
+            windows[window.numpy().tobytes()] = "plain"
+            windows[window.flip(2).contiguous().numpy().tobytes()] = "mirrored"
+    found = [crop.contiguous().numpy().tobytes() for crop in crops]
+    assert set(found) == set(windows)  # all 18, and nothing else
+    mirrored = sum(windows[crop] == "mirrored" for crop in found)
+    assert 150 < mirrored < 250
+    torch.manual_seed(0)
+    assert all(windows[crop.contiguous().numpy().tobytes()] == "plain" for crop in pad_crop_flip(images, 1, flip=False))

@@ -1,0 +1,224 @@
+"""What users type, and what they get, for good input and for bad."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from filelock import FileLock
+
+from dmc.models.cifar_resnet import CifarResNet
+from dmc.training.schedule import Schedule
+from tests.conftest import Answer, tiny, write_images
+
+Dmc = Callable[..., Answer]
+QUICK = ("--epochs", 1, "--batch-size", 8)
+
+
+def snapshot(folder: Path) -> dict[str, float]:
+    return {str(p): p.stat().st_mtime_ns for p in folder.rglob("*")}
+
+
+def test_help_is_quick_and_loads_no_torch() -> None:
+    code = "import sys; sys.argv = ['dmc', '--help']\nfrom dmc.cli import main\ntry: main()\nexcept SystemExit: pass\n"
+    started = time.monotonic()
+    said = subprocess.run([sys.executable, "-c", code + "assert 'torch' not in sys.modules"], capture_output=True)
+    assert said.returncode == 0, said.stderr
+    assert time.monotonic() - started < 1.0
+    assert b"consolidate" in said.stdout
+
+
+def test_the_whole_way_from_images_to_a_merged_model(
+    dmc: Dmc, tmp_path: Path, labeled_folder: Path, aux_folder: Path
+) -> None:
+    small = ("--arch", "cifar_resnet8", "--size", 16)
+    assert dmc("train", labeled_folder, "-o", tmp_path / "a", *small, *QUICK).code == 0
+    for colour, name in enumerate(("violet", "yellow", "brown")):
+        write_images(tmp_path / "more" / name, 8, seed=colour, colour=colour)
+    said = dmc("train", tmp_path / "more", "-o", tmp_path / "b", "--keep", "violet,brown", *small, *QUICK)
+    assert said.code == 0
+    assert "2 classes" in said.out
+
+    said = dmc("consolidate", tmp_path / "a", tmp_path / "b", "--aux", aux_folder, "-o", tmp_path / "m", *QUICK)
+    assert said.code == 0, said.err
+    assert "4 classes" in said.out
+    assert said.err == ""  # quiet when not a terminal
+    for name in ("model.safetensors", "config.json", "README.md", "run.json", "metrics.jsonl", "checkpoint.pt"):
+        assert (tmp_path / "m" / name).is_file()
+    assert not (tmp_path / "m" / ".lock").exists()
+    config = json.loads((tmp_path / "m" / "run.json").read_text())
+    assert config["schedule"] == json.loads(Schedule(epochs=1, batch_size=8).model_dump_json())
+    assert [t["classes"] for t in config["teachers"]] == [["green", "red"], ["brown", "violet"]]
+
+    found = json.loads(dmc("evaluate", tmp_path / "m", labeled_folder, "--json").out)
+    assert found["images"] == 32
+    assert set(found["per_class"]) == {"green", "red"}
+    assert "of 32 images (0 skipped)" in dmc("evaluate", tmp_path / "m", labeled_folder).out
+
+    images = sorted(aux_folder.iterdir())[:2]
+    found = json.loads(dmc("predict", tmp_path / "m", *images, "--json", "--top", 4).out)
+    assert [entry["image"] for entry in found] == [str(image) for image in images]
+    assert sum(found[0]["classes"].values()) == pytest.approx(1, abs=1e-5)
+    assert dmc("predict", tmp_path / "m", *images, "--top", 1).out.count("%") == 2
+
+    said = dmc("learn", tmp_path / "a", tmp_path / "more", "--aux", aux_folder, "-o", tmp_path / "n",
+               "--specialist-epochs", 1, *QUICK)  # fmt: skip
+    assert said.code == 0, said.err
+    assert "5 classes" in said.out
+
+
+def test_teachers_can_be_cut_down_and_renamed(
+    dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_folder: Path
+) -> None:
+    said = dmc(
+        "check", *two_models, "--aux", aux_folder, "--keep", "2:c,e", "--rename", "1:b=e", "--rename", "c=z", "--json"
+    )
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
+    assert [t["classes"] for t in found["teachers"]] == [["a", "e"], ["z", "e"]]
+    assert found["student"]["classes"] == ["a", "e", "z"]
+    assert found["shared"] == ["e"]
+
+
+def test_check_says_what_will_happen_and_changes_nothing(
+    dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_folder: Path
+) -> None:
+    (aux_folder / "broken.png").write_bytes(b"no")
+    before = snapshot(tmp_path)
+    found = json.loads(dmc("check", *two_models, "--aux", aux_folder, "--epochs", 4, "--json").out)
+    assert found["aux"] == {
+        "name": str(aux_folder),
+        "images": 25,
+        "size": 16,
+        "held_in_memory": True,
+        "tried": 25,
+        "undecodable": 1,
+    }
+    assert found["estimate"]["images"] == 100
+    assert found["estimate"]["seconds"] == pytest.approx(100 / found["estimate"]["images_per_second"], abs=1)
+    text = dmc("check", *two_models, "--aux", aux_folder).out
+    assert "teacher 2: " in text
+    assert "shared classes: none" in text
+    assert "1 of the first 25 cannot be decoded" in text
+    assert snapshot(tmp_path) == before
+
+
+def test_a_state_dict_on_the_command_line(dmc: Dmc, tmp_path: Path, aux_folder: Path) -> None:
+    torch.save({"state_dict": CifarResNet(8, 2).state_dict()}, tmp_path / "w.pth")
+    (tmp_path / "names.txt").write_text("cat\ndog\n")
+    said = dmc("predict", f"{tmp_path}/w.pth,arch=cifar_resnet8,classes={tmp_path}/names.txt", aux_folder / "000.png")
+    assert said.code == 0, said.err
+    assert "cat" in said.out
+
+
+def bad(said: Answer, *words: str) -> None:
+    """One line on stderr with these words, status 2, nothing on stdout."""
+    assert said.code == 2
+    assert said.out == ""
+    assert said.err.count("\n") == 1, said.err
+    assert said.err.startswith("dmc: ")
+    for word in words:
+        assert word in said.err
+
+
+@pytest.fixture
+def consolidate(dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_folder: Path) -> Dmc:
+    """A consolidation with one thing changed; whatever goes wrong must leave no output folder."""
+
+    def call(*more: object, teachers: tuple[object, ...] = two_models, aux: object = aux_folder) -> Answer:
+        said = dmc("consolidate", *teachers, "--aux", aux, "-o", tmp_path / "out", *QUICK, *more)
+        if said.code:
+            assert not (tmp_path / "out").exists()
+        return said
+
+    return call
+
+
+def test_bad_classes(consolidate: Dmc) -> None:
+    bad(consolidate("--keep", "2:cc"), "no class 'cc'")
+    bad(consolidate("--keep", "3:c"), "teachers 1 to 2")
+    bad(consolidate("--keep", "c"), "say which teacher")
+    bad(consolidate("--rename", "q=r"), "no teacher has a class 'q'")
+    bad(consolidate("--rename", "2:c=d"), "'d' is named twice")
+    bad(consolidate("--rename", "c"), "OLD=NEW")
+    bad(consolidate("--keep", "2:c"), "has one class ('c')")
+
+
+def test_bad_architectures(consolidate: Dmc) -> None:
+    bad(consolidate("--arch", "cifar_resnet9"), "cifar_resnet9", "6n+2")
+    bad(consolidate("--arch", "resnet18x"), "unknown architecture 'resnet18x'; did you mean 'resnet18")
+    bad(consolidate("--arch", "test_vit", "--size", 50), "test_vit does not accept 50x50 images")
+
+
+def test_bad_models(consolidate: Dmc, tmp_path: Path, two_models: tuple[Path, Path]) -> None:
+    first = two_models[0]
+    bad(consolidate(teachers=(first,)), "at least two teachers")
+    bad(consolidate(teachers=(first, tmp_path / "gone")), "no model at", "gone")
+    torch.save(tiny("ab").module, tmp_path / "whole.pt")
+    bad(consolidate(teachers=(first, f"{tmp_path}/whole.pt,arch=cifar_resnet8,classes=imagenet-1k")), "refused")
+    torch.save(tiny("ab").module.state_dict(), tmp_path / "w.pt")
+    (tmp_path / "three.txt").write_text("x\ny\nz\n")
+    bad(
+        consolidate(teachers=(first, f"{tmp_path}/w.pt,arch=cifar_resnet8,classes={tmp_path}/three.txt")),
+        "3 class names but the head",
+        "2 outputs",
+    )
+    bad(consolidate(teachers=(first, f"{two_models[1]},output=sigmoid")), "is softmax", "is sigmoid")
+    bad(consolidate(teachers=(first, f"{two_models[1]},color=red")), "unknown setting 'color'")
+
+
+def test_bad_images(consolidate: Dmc, tmp_path: Path, aux_folder: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    bad(consolidate(aux=tmp_path / "empty"), "empty holds no images")
+    bad(consolidate(aux=tmp_path / "gone"), "no such file or folder", "gone")
+    for i in range(5):
+        (aux_folder / f"broken-{i}.png").write_bytes(b"no")
+    bad(consolidate(), "5 of 29 images", "broken-0.png", "cannot be decoded")
+    for i in range(3):
+        (aux_folder / f"broken-{i}.png").unlink()
+    assert "2 skipped" in consolidate().out
+
+
+def test_bad_settings(dmc: Dmc, consolidate: Dmc) -> None:
+    bad(consolidate("--lr", 0), "--lr 0.0 must be positive")
+    assert dmc("consolidate", "--loss", "l3").code == 2
+    assert dmc("unknown-verb").code == 2
+
+
+def test_logits_that_are_not_finite(consolidate: Dmc, tmp_path: Path, two_models: tuple[Path, Path]) -> None:
+    broken = tiny("xy", 3)
+    torch.nn.init.constant_(broken.module.fc.bias, float("nan"))  # type: ignore[union-attr, arg-type]
+    broken.save(tmp_path / "broken")
+    bad(consolidate(teachers=(two_models[0], tmp_path / "broken")), f"teacher {tmp_path}/broken", "not finite")
+
+
+def test_an_output_folder_in_use(dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_folder: Path) -> None:
+    command = ("consolidate", *two_models, "--aux", aux_folder, "-o", tmp_path / "out", *QUICK)
+    (tmp_path / "out").mkdir()
+    with FileLock(tmp_path / "out" / ".lock"):
+        bad(dmc(*command), "in use by another run")
+    assert dmc(*command).code == 0
+    bad(dmc(*command), "already holds run.json", "--resume")
+    assert dmc(*command, "--resume").code == 0
+    bad(dmc(*command, "--resume", "--lr", 0.5), "schedule.lr was 0.1 and is now 0.5")
+    bad(dmc("learn", two_models[0], tmp_path, "--aux", aux_folder, "-o", tmp_path / "out"))
+    bad(dmc("train", tmp_path / "gone", "-o", tmp_path / "new"), "gone")
+    assert not (tmp_path / "new").exists()
+
+
+def test_bad_images_to_predict(dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path]) -> None:
+    (tmp_path / "text.png").write_text("no image")
+    bad(dmc("predict", two_models[0], tmp_path / "text.png"), "text.png cannot be decoded")
+    bad(dmc("predict", two_models[0], tmp_path / "gone.png"), "no such image")
+
+
+def test_data_with_one_class_teaches_nothing(dmc: Dmc, tmp_path: Path) -> None:
+    write_images(tmp_path / "data" / "only", 3)
+    bad(dmc("train", tmp_path / "data", "-o", tmp_path / "out"), "has one class ('only')")
+    assert not (tmp_path / "out").exists()

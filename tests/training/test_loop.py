@@ -1,0 +1,250 @@
+"""The schedule, the loop, and runs that are killed and continued."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from itertools import count
+from pathlib import Path
+
+import pytest
+import torch
+from filelock import FileLock
+from torch import Tensor, nn
+
+from dmc.consolidation import Distillation, consolidate
+from dmc.data.decode import Geometry
+from dmc.data.feed import Batch, open_feed
+from dmc.data.sources import open_images
+from dmc.errors import DmcError
+from dmc.training.loop import fit
+from dmc.training.run import Run
+from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
+from tests.conftest import tiny, write_images
+
+
+def test_the_defaults_are_the_papers() -> None:
+    assert (SPECIALIST.epochs, CONSOLIDATION.epochs) == (200, 50)
+    for schedule in (SPECIALIST, CONSOLIDATION):
+        assert schedule.batch_size == 128
+        assert schedule.flip
+        optimizer = schedule.optimizer(nn.Linear(1, 1))
+        assert isinstance(optimizer, torch.optim.SGD)
+        group = optimizer.param_groups[0]
+        assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.1, 0.9, 1e-4)
+    images = torch.full((64, 3, 32, 32), 255, dtype=torch.uint8)
+    black_rows = (SPECIALIST.augmented(images)[:, 0, :, 16] == 0).sum(1)
+    assert black_rows.max() == 4  # "4 pixels are padded on each side"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "epoch", "rate"),
+    [
+        (SPECIALIST, 139, 0.1),
+        (SPECIALIST, 140, 0.01),
+        (SPECIALIST, 179, 0.01),
+        (SPECIALIST, 180, 0.001),
+        (CONSOLIDATION, 34, 0.1),
+        (CONSOLIDATION, 35, 0.01),
+        (CONSOLIDATION, 45, 0.001),
+    ],
+)
+def test_the_rate_falls_tenfold_at_seven_and_nine_tenths(schedule: Schedule, epoch: int, rate: float) -> None:
+    for step in (epoch * 10, epoch * 10 + 9):
+        assert schedule.lr_at(step, 10) == pytest.approx(rate)
+
+
+def test_one_cycle_rises_to_the_peak_and_ends_near_zero() -> None:
+    schedule = Schedule(epochs=10, lr=1.0, shape="one-cycle")
+    rates = [schedule.lr_at(step, 100) for step in range(1000)]
+    assert max(rates) == pytest.approx(1.0, abs=0.01)
+    assert rates.index(max(rates)) in (199, 200)
+    assert rates[0] < 0.01
+    assert rates[-1] < 0.001
+
+
+Losses = dict[str, Tensor]
+
+
+class Regression:
+    """A task whose result can be worked out by hand: a weight that should become the mean pixel."""
+
+    def __init__(self) -> None:
+        self.module: nn.Module = nn.Linear(1, 1, bias=False)
+        nn.init.zeros_(self.weight)
+        self.calls = 0
+
+    @property
+    def weight(self) -> Tensor:
+        return self.module.get_parameter("weight")
+
+    def losses(self, batch: Batch) -> Losses:
+        self.calls += 1
+        wanted_N = batch.images_N3HW[:, 0, 8, 8].float().unsqueeze(1) / 255
+        return {"loss": (self.module(torch.ones_like(wanted_N)) - wanted_N).square().mean()}
+
+
+def test_a_step_is_sgd_with_momentum_and_weight_decay(tmp_path: Path) -> None:
+    images = open_feed(open_images(write_images(tmp_path / "i", 1)), Geometry(16))
+    images.images_N3HW[:] = 255  # type: ignore[attr-defined]
+    task = Regression()
+    schedule = Schedule(epochs=2, lr=0.1, drops=(), momentum=0.5, weight_decay=0.1, pad=0)
+    with Run(None, {}) as run:
+        fit(task, images, schedule, run, seed=0, what="test")
+    # Step 1: gradient 2 (0 - 1) = -2, w = 0.2. Step 2: gradient 2 (0.2 - 1) + 0.1 * 0.2 = -1.58,
+    # momentum 0.5 * -2 - 1.58 = -2.58, w = 0.458.
+    assert task.weight.item() == pytest.approx(0.458)
+
+
+def trained(folder: Path, images: Path, memory: int, stops: list[int]) -> bytes:
+    """Train a small network, breaking off after each of `stops` steps, and give its weights as bytes."""
+    teachers = [tiny("ab", 1), tiny("cd", 2)]
+    schedule = Schedule(epochs=3, lr=0.05, batch_size=8)
+    real = Distillation.losses
+    for stop in [*stops, None]:
+        steps = count()
+
+        def losses(task: Distillation, batch: Batch, stop: int | None = stop, steps: count[int] = steps) -> Losses:
+            if next(steps) == stop:
+                raise KeyboardInterrupt
+            return real(task, batch)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Distillation, "losses", losses)
+            try:
+                consolidate(teachers, images, folder, schedule=schedule, memory=memory, resume=True, checkpoint_every=0)
+            except KeyboardInterrupt:
+                assert not (folder / "model.safetensors").exists()
+    return (folder / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("memory", [2**30, 1], ids=["held", "streamed"])
+def test_an_interrupted_run_ends_with_the_same_weights_bit_for_bit(tmp_path: Path, memory: int) -> None:
+    images = write_images(tmp_path / "images", 30)
+    whole = trained(tmp_path / "whole", images, memory, [])
+    parts = trained(tmp_path / "parts", images, memory, [1, 4, 5])  # in an epoch, across its end, again
+    assert whole == parts
+    lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("whole", "parts")]
+    stripped = [[{**json.loads(line), "seconds": 0} for line in part] for part in lines]
+    assert stripped[0] == stripped[1]
+    assert [line["epoch"] for line in stripped[0]] == [1, 2, 3]
+    assert stripped[0][-1]["images"] == 90
+
+
+def test_a_killed_process_continues_bit_for_bit(tmp_path: Path) -> None:
+    """The real thing: SIGKILL in the middle, then the same command with --resume."""
+    for name in ("red", "green"):
+        write_images(tmp_path / "data" / name, 40, seed=len(name))
+
+    def command(out: str, *more: str) -> list[str]:
+        settings = [
+            "--arch",
+            "cifar_resnet8",
+            "--size",
+            "16",
+            "--epochs",
+            "12",
+            "--batch-size",
+            "8",
+            "--checkpoint-every",
+            "0",
+        ]
+        return [
+            sys.executable,
+            "-m",
+            "dmc",
+            "train",
+            str(tmp_path / "data"),
+            "-o",
+            str(tmp_path / out),
+            *settings,
+            *more,
+        ]
+
+    subprocess.run(command("whole"), check=True, capture_output=True)
+    process = subprocess.Popen(command("killed"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    metrics = tmp_path / "killed" / "metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while not (metrics.exists() and len(metrics.read_text().splitlines()) >= 3) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "killed" / "model.safetensors").exists()
+    subprocess.run(command("killed", "--resume"), check=True, capture_output=True)
+    whole, killed = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "killed"))
+    assert whole == killed
+    assert len(metrics.read_text().splitlines()) == 12
+
+
+def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
+    images = write_images(tmp_path / "images", 30)
+    first = trained(tmp_path / "run", images, 2**30, [])
+    stamp = (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns
+    assert trained(tmp_path / "run", images, 2**30, []) == first
+    assert (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns == stamp
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with (
+        FileLock(tmp_path / "run" / ".lock"),
+        pytest.raises(DmcError, match="run is in use by another run"),
+        Run(tmp_path / "run", {}),
+    ):
+        pass
+
+
+def test_a_folder_with_files_of_these_names_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("mine")
+    for resume in (False, True):
+        with pytest.raises(DmcError, match=r"README\.md"), Run(tmp_path, {}, resume=resume):
+            pass
+    assert [p.name for p in tmp_path.iterdir()] == ["README.md"]
+
+
+def test_resuming_with_other_settings_names_the_first_difference(tmp_path: Path) -> None:
+    with Run(tmp_path / "run", {"a": {"b": 1}, "versions": {"torch": "1"}}):
+        pass
+    with (
+        pytest.raises(DmcError, match=r"a\.b was 1 and is now 2"),
+        Run(tmp_path / "run", {"a": {"b": 2}, "versions": {}}, resume=True),
+    ):
+        pass
+    with Run(tmp_path / "run", {"a": {"b": 1}, "versions": {"torch": "2"}}, resume=True):
+        pass
+
+
+def test_a_run_that_fails_before_it_learned_anything_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Run(tmp_path / "new" / "run", {}):
+        raise ZeroDivisionError
+    assert not (tmp_path / "new" / "run").exists()
+
+
+class Diverging(Regression):
+    def losses(self, batch: Batch) -> Losses:
+        losses = super().losses(batch)
+        return {"loss": losses["loss"] * (float("nan") if self.calls == 3 else 1.0)}
+
+
+def test_divergence_stops_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
+    feed = open_feed(open_images(write_images(tmp_path / "i", 4)), Geometry(16))
+    with (
+        pytest.raises(DmcError, match="diverged: loss is not finite at step 3"),
+        Run(tmp_path / "run", {}, checkpoint_every=0) as run,
+    ):
+        fit(Diverging(), feed, Schedule(epochs=5), run, seed=0, what="test")
+    state = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+    assert state["position"]["step"] == 2
+    assert torch.isfinite(state["module"]["weight"]).all()
+
+
+def test_training_leaves_the_callers_random_numbers_alone(tmp_path: Path) -> None:
+    feed = open_feed(open_images(write_images(tmp_path / "i", 4)), Geometry(16))
+    task = Regression()
+    before = torch.random.get_rng_state()
+    with Run(None, {}) as run:
+        fit(task, feed, Schedule(epochs=2), run, seed=0, what="test")
+    assert torch.equal(torch.random.get_rng_state(), before)
