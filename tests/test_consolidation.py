@@ -14,8 +14,8 @@ from dmc.consolidation import Consolidation, Distillation, agreement
 from dmc.data.decode import Geometry
 from dmc.data.digits import digits, letters
 from dmc.data.feed import Batch, open_feed
+from dmc.data.opening import open_images
 from dmc.data.preprocess import Preprocessing
-from dmc.data.sources import open_images
 from dmc.demo import ARCH, NEW, OLD, PREPROCESSING
 from dmc.distill.losses import LossName
 from dmc.distill.teachers import Teachers

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import dmc
 from dmc.data.decode import Geometry, decode
+from dmc.data.opening import open_images
 from dmc.data.preprocess import Preprocessing
-from dmc.data.sources import open_images
 from dmc.errors import DmcError
 from dmc.models.cifar_resnet import register_with_timm
 from tests.conftest import SMALL, tiny, write_images

@@ -16,13 +16,15 @@ from torch import Tensor
 
 from dmc.data.decode import Geometry, decoded
 from dmc.data.feed import MEMORY, Batch, Feed, open_feed
-from dmc.data.sources import Source, open_images, open_labeled
+from dmc.data.opening import open_images, open_labeled
+from dmc.data.sources import Source
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring
 from dmc.distill.teachers import Scale, Teachers
 from dmc.errors import DmcError
 from dmc.loading import load
 from dmc.models.build import default_preprocessing, known_architecture
+from dmc.report.progress import progress
 from dmc.specialist import Specialist
 from dmc.training.loop import fit, pick_device
 from dmc.training.run import CHECKPOINT_EVERY, Run, require_free, versions
@@ -227,8 +229,10 @@ def learn(
 
 def sample(feed: Feed, images: int = SAMPLE) -> Iterable[Tensor]:
     """Some auxiliary images, unaugmented, in batches on the device."""
-    for batch in islice(feed.in_order(128), -(-images // 128)):
-        yield batch.images_N3HW.to(pick_device())
+    with progress(min(images, feed.count), "asking the teachers") as bar:
+        for batch in islice(feed.in_order(128), -(-images // 128)):
+            yield batch.images_N3HW.to(pick_device())
+            bar.update(len(batch))
 
 
 def agreement(student: Specialist, teachers: Teachers, feed: Feed) -> list[float]:

@@ -11,7 +11,8 @@ import torch
 from dmc.classes import Classes
 from dmc.data.decode import decode
 from dmc.data.feed import MEMORY, open_feed
-from dmc.data.sources import UNLABELED, Record, Source, open_labeled
+from dmc.data.opening import open_labeled
+from dmc.data.sources import UNLABELED, Record, Source
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
 from dmc.loading import load

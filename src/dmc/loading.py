@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from dmc.classes import Classes, distinct, read_names
 from dmc.data.preprocess import Preprocessing
-from dmc.data.sources import split_spec
 from dmc.errors import DmcError
 from dmc.models.build import create, default_preprocessing, from_timm, from_torchvision, known_architecture
 from dmc.specialist import Output, Specialist
+from dmc.specs import split_spec
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 WRAPPINGS = ("state_dict", "model_state_dict", "model")  # what training scripts put around a state dict

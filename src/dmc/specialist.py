@@ -213,10 +213,9 @@ class Specialist:
             "---",
             f"# {self.arch}, {len(self.names)} classes",
             "",
-            "Made with [`dmc`](https://pypi.org/project/deep-model-consolidation/). "
-            'Load it with `dmc.load("this-folder")`.',
+            'Made with `dmc` (deep-model-consolidation). Load it with `dmc.load("this-folder")`.',
             "",
-            f"- classes: {', '.join(self.names)}",
+            f"- classes: {'; '.join(self.names)}",
             f"- parameters: {self.parameters:,}",
             f"- output: {self.output}",
             *(f"- {key}: {value}" for key, value in p.items()),

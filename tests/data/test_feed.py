@@ -13,7 +13,7 @@ import torch
 
 from dmc.data.decode import Geometry
 from dmc.data.feed import Feed, Pool, Stream, open_feed
-from dmc.data.sources import open_images
+from dmc.data.opening import open_images
 from dmc.errors import DmcError
 from tests.conftest import write_images
 

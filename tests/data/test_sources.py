@@ -16,7 +16,8 @@ import pytest
 from PIL import Image
 
 from dmc.data.decode import Geometry, decode
-from dmc.data.sources import Source, buffer_shuffled, open_images, open_labeled
+from dmc.data.opening import open_images, open_labeled
+from dmc.data.sources import Source, buffer_shuffled
 from dmc.errors import DmcError
 from tests.conftest import write_images
 

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from dmc.consolidation import Distillation, consolidate
 from dmc.data.decode import Geometry
 from dmc.data.feed import Batch, open_feed
-from dmc.data.sources import open_images
+from dmc.data.opening import open_images
 from dmc.errors import DmcError
 from dmc.training.loop import fit
 from dmc.training.run import Run

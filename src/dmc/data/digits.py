@@ -12,6 +12,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from dmc.data.sources import ArrayImages
+from dmc.report.progress import progress
 
 CANVAS = 32  # the digits were scanned at 32x32 and reduced to 8x8 by counting ink in 4x4 blocks; so are the letters
 LETTER_FONTS = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono", "STIXGeneral", "cmr10", "cmtt10", "cmss10")
@@ -33,35 +34,32 @@ def digits(seed: int, test: bool) -> ArrayImages:
 def letters(count: int, seed: int) -> ArrayImages:
     """Unlabeled letters, never a digit, reduced to 8x8 the way the digits were."""
     draw = random.Random(seed)
-    images = np.stack([_letter(draw) for _ in range(count)])
+    with progress(count, "drawing letters") as bar:
+        images = np.empty((count, 8, 8), dtype=np.uint8)
+        for i in range(count):
+            images[i] = _letter(draw)
+            bar.update()
     return ArrayImages(images, name="rendered letters")
 
 
 def _letter(draw: random.Random) -> npt.NDArray[np.uint8]:
-    """A random letter in a random font, size, stroke, shear, rotation and blur, filling the frame as the digits do."""
-    side = 3 * CANVAS
-    font = _font(draw.choice(_font_files()), draw.randint(40, 56))
-    ink = Image.new("L", (side, side))
+    """A random letter in a random font, size, place, stroke, shear, rotation and blur."""
+    ink = Image.new("L", (CANVAS, CANVAS))
+    middle = CANVAS / 2
     ImageDraw.Draw(ink).text(
-        (side / 2, side / 2),
+        (middle + draw.uniform(-3, 3), middle + draw.uniform(-3, 3)),
         draw.choice(string.ascii_letters),
         fill=255,
-        font=font,
+        font=_font(draw.choice(_font_files()), draw.randint(24, 40)),
         anchor="mm",
-        stroke_width=draw.randint(0, 4),
+        stroke_width=draw.randint(0, 3),
     )
     shear = draw.uniform(-0.4, 0.4)
-    affine = (1, shear, -shear * side / 2, 0, 1, 0)
+    affine = (1, shear, -shear * middle, 0, 1, 0)
     ink = ink.transform(ink.size, Image.Transform.AFFINE, affine, Image.Resampling.BILINEAR)
     ink = ink.rotate(draw.uniform(-25, 25), Image.Resampling.BILINEAR)
-    ink = ink.filter(ImageFilter.GaussianBlur(draw.uniform(0, 2.5)))
-    ink = ink.crop(ink.getbbox())
-    height = draw.randint(26, CANVAS)
-    width = round(height * ink.width / ink.height * draw.uniform(0.6, 1.0))
-    ink = ink.resize((min(max(width, 4), CANVAS), height))
-    canvas = Image.new("L", (CANVAS, CANVAS))
-    canvas.paste(ink, ((CANVAS - ink.width) // 2, (CANVAS - ink.height) // 2))
-    return np.asarray(canvas.reduce(CANVAS // 8), dtype=np.uint8)
+    ink = ink.filter(ImageFilter.GaussianBlur(draw.uniform(0, 1.2)))
+    return np.asarray(ink.reduce(CANVAS // 8), dtype=np.uint8)
 
 
 @cache

@@ -91,6 +91,6 @@ def register_with_timm() -> None:
         create.__name__, create.__module__ = f"cifar_resnet{depth}", __name__
         return create
 
-    for depth in (20, 32, 44, 56, 110):
+    for depth in range(8, 111, 6):
         if not is_model(f"cifar_resnet{depth}"):
             register_model(entrypoint(depth))

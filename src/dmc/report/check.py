@@ -35,7 +35,7 @@ def findings(plan: Consolidation) -> dict[str, Any]:
 def as_text(found: dict[str, Any]) -> str:
     lines = [_network(f"teacher {i}", model) for i, model in enumerate(found["teachers"], start=1)]
     lines.append(_network("student", found["student"]))
-    lines.append(f"shared classes: {', '.join(found['shared']) or 'none'}")
+    lines.append(f"shared classes: {'; '.join(found['shared']) or 'none'}")
     aux, estimate = found["aux"], found["estimate"]
     where = "held in memory" if aux["held_in_memory"] else "streamed"
     lines.append(f"auxiliary images: {aux['images']:,} in {aux['name']}, {where} at {aux['size']}x{aux['size']}")
@@ -51,7 +51,7 @@ def as_text(found: dict[str, Any]) -> str:
 def _network(role: str, model: dict[str, Any]) -> str:
     p = model["preprocessing"]
     names = model["classes"]
-    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    shown = "; ".join(names[:8]) + ("; ..." if len(names) > 8 else "")
     title = f"{role}: {model['name']}, {model['arch']}" if "name" in model else f"{role}: {model['arch']}"
     return (
         f"{title}, {model['parameters']:,} parameters, {model['output']}\n"

@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dmc.data.feed import MEMORY, Batch, open_feed
+from dmc.data.opening import open_labeled
 from dmc.data.preprocess import Preprocessing
-from dmc.data.sources import Source, open_labeled
+from dmc.data.sources import Source
 from dmc.errors import DmcError
 from dmc.loading import load
 from dmc.models.build import default_preprocessing

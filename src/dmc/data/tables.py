@@ -1,0 +1,140 @@
+"""Images in tables: parquet files, and data sets of the Hugging Face hub."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dmc.data.sources import (
+    SHUFFLE_BUFFER,
+    UNLABELED,
+    Record,
+    Source,
+    buffer_shuffled,
+    counted,
+    first_line,
+    name_of,
+    permuted,
+)
+from dmc.errors import DmcError
+
+
+class ParquetImages(Source):
+    """Parquet files in the hub's image format, or with a column of encoded bytes."""
+
+    def __init__(self, files: Sequence[Path], labeled: bool, image: str | None, label: str | None) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+        from datasets import Features
+
+        self.name, self.files = name_of(files), list(files)
+        try:
+            metadata = [pq.read_metadata(file) for file in files]
+            features = Features.from_arrow_schema(pq.read_schema(files[0]))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise DmcError(f"cannot read {self.name} as parquet: {first_line(error)}") from None
+        self.length = int(sum(m.num_rows for m in metadata))
+        self.columns = Columns(features, self.name, labeled, image, label)
+        if labeled and not self.columns.names:
+            values = {row[self.columns.label] for row in self._rows(self.files, [self.columns.label])}
+            self.columns.names = tuple(str(value) for value in sorted(values))
+        self.classes = self.columns.names
+
+    def __len__(self) -> int:
+        return self.length
+
+    def _rows(self, files: Iterable[Path], columns: list[str]) -> Iterator[dict[str, Any]]:
+        import pyarrow.parquet as pq
+
+        for file in files:
+            with pq.ParquetFile(file) as parquet:
+                for batch in parquet.iter_batches(batch_size=256, columns=columns):
+                    yield from batch.to_pylist()
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        rows = self._rows(permuted(self.files, seed), self.columns.used)
+        yield from buffer_shuffled(self.columns.records(rows, self.name), seed)
+
+
+class HubImages(Source):
+    """A dataset of the Hugging Face hub (or a local folder in its layout), streamed."""
+
+    def __init__(
+        self, repo: str, labeled: bool, image: str | None, label: str | None, split: str, config: str | None
+    ) -> None:
+        import datasets
+
+        self.name = f"hf-hub:{repo}"
+        try:
+            stream = datasets.load_dataset(repo, config, split=split, streaming=True)
+            features = stream.features or stream._resolve_features().features
+        except Exception as error:  # the hub client raises a dozen unrelated kinds
+            raise DmcError(f"cannot open {self.name} (split {split}): {first_line(error)}") from None
+        self.columns = Columns(features, self.name, labeled, image, label)
+        if labeled and not self.columns.names:
+            raise DmcError(f"{self.name}: column {self.columns.label!r} has no class names")
+        self.classes = self.columns.names
+        self.stream = stream.select_columns(self.columns.used)
+        if isinstance(features[self.columns.image], datasets.Image):
+            self.stream = self.stream.cast_column(self.columns.image, datasets.Image(decode=False))
+        known = (stream.info.splits or {}).get(split)
+        self.length = known.num_examples if known else counted(self.stream, self.name)
+
+    def __len__(self) -> int:
+        return int(self.length)
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        rows = self.stream if seed is None else self.stream.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER)
+        yield from self.columns.records(rows, self.name)
+
+
+class Columns:
+    """Which column holds the image and which the label, and how a row becomes a record."""
+
+    def __init__(self, features: Any, name: str, labeled: bool, image: str | None, label: str | None) -> None:
+        from datasets import ClassLabel, Image, Value
+
+        images = [c for c, f in features.items() if isinstance(f, Image)] or [
+            c for c, f in features.items() if f == Value("binary") or (isinstance(f, dict) and "bytes" in f)
+        ]
+        self.image = _choose(image, list(features), images, "image", name)
+        self.label, self.names = "", ()
+        if labeled:
+            labels = [c for c, f in features.items() if isinstance(f, ClassLabel)] or [
+                c
+                for c, f in features.items()
+                if isinstance(f, Value) and f.dtype in ("int64", "int32", "string") and c != self.image
+            ]
+            self.label = _choose(label, list(features), labels, "label", name)
+            self.names = tuple(getattr(features[self.label], "names", ()))
+            self.numbered = isinstance(features[self.label], ClassLabel)
+
+    names: tuple[str, ...]
+
+    @property
+    def used(self) -> list[str]:
+        return [self.image, self.label] if self.label else [self.image]
+
+    def records(self, rows: Iterable[dict[str, Any]], name: str) -> Iterator[Record]:
+        place = {text: i for i, text in enumerate(self.names)}
+        for i, row in enumerate(rows):
+            cell = row[self.image]
+            encoded = cell["bytes"] if isinstance(cell, dict) else cell
+            image = encoded if encoded is not None else Path(cell["path"])
+            label = UNLABELED
+            if self.label:
+                value = row[self.label]
+                label = int(value) if self.numbered else place[str(value)]
+            yield Record(image, label, f"{name}[{i}]")
+
+
+def _choose(asked: str | None, columns: list[str], found: list[str], what: str, name: str) -> str:
+    if asked is not None:
+        if asked not in columns:
+            raise DmcError(f"{name} has no column {asked!r}; it has {', '.join(columns)}")
+        return asked
+    if len(found) != 1:
+        problem = f"several could be ({', '.join(found)})" if found else f"none of {', '.join(columns)} is"
+        raise DmcError(f"{name}: which column is the {what}? {problem}; append ',{what}=COLUMN'")
+    return found[0]
