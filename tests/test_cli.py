@@ -187,7 +187,8 @@ def test_bad_images(consolidate: Dmc, tmp_path: Path, aux_folder: Path) -> None:
 
 def test_bad_settings(dmc: Dmc, consolidate: Dmc) -> None:
     bad(consolidate("--lr", 0), "--lr 0.0 must be positive")
-    assert dmc("consolidate", "--loss", "l3").code == 2
+    said = consolidate("--loss", "l3")
+    assert (said.code, "l3" in said.err) == (2, True)
     assert dmc("unknown-verb").code == 2
 
 
@@ -207,7 +208,11 @@ def test_an_output_folder_in_use(dmc: Dmc, tmp_path: Path, two_models: tuple[Pat
     bad(dmc(*command), "already holds run.json", "--resume")
     assert dmc(*command, "--resume").code == 0
     bad(dmc(*command, "--resume", "--lr", 0.5), "schedule.lr was 0.1 and is now 0.5")
-    bad(dmc("learn", two_models[0], tmp_path, "--aux", aux_folder, "-o", tmp_path / "out"))
+    write_images(tmp_path / "new-data" / "x", 2)
+    write_images(tmp_path / "new-data" / "y", 2)
+    bad(
+        dmc("learn", two_models[0], tmp_path / "new-data", "--aux", aux_folder, "-o", tmp_path / "out"), "already holds"
+    )
     bad(dmc("train", tmp_path / "gone", "-o", tmp_path / "new"), "gone")
     assert not (tmp_path / "new").exists()
 

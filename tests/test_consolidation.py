@@ -10,21 +10,22 @@ import torch
 from torch import nn
 
 import dmc
+from dmc.bench.digits import digits, letters
 from dmc.consolidation import Consolidation, Distillation, agreement
 from dmc.data.decode import Geometry
-from dmc.data.digits import digits, letters
 from dmc.data.feed import Batch, open_feed
 from dmc.data.opening import open_images
 from dmc.data.preprocess import Preprocessing
 from dmc.demo import ARCH, NEW, OLD, PREPROCESSING
 from dmc.distill.losses import LossName
-from dmc.distill.teachers import Teachers
+from dmc.distill.teachers import Scale, Teachers
 from dmc.errors import DmcError
 from dmc.methods.finetuning import finetune
 from dmc.specialist import Output
-from tests.conftest import SMALL, tiny
+from tests.conftest import SMALL, tiny, write_images
 
 NOISE = np.random.default_rng(0).integers(0, 256, (32, 16, 16, 3), dtype=np.uint8)
+SCALES: tuple[Scale, ...] = ("none", "pool-std")
 QUICK = dmc.Schedule(epochs=2, batch_size=16)
 
 
@@ -41,7 +42,7 @@ def test_learning_from_letters_beats_fine_tuning_on_digits() -> None:
     assert theirs.of(OLD) < 0.2 < 0.9 < theirs.of(NEW)  # it forgets
     assert min(ours.of(OLD), ours.of(NEW)) > 0.65
     assert ours.accuracy > theirs.accuracy + 0.2
-    assert merged.parameters == tuned.parameters
+    assert merged.parameter_count == tuned.parameter_count
 
 
 def test_the_student_starts_at_random_and_teachers_do_not_change() -> None:
@@ -150,7 +151,7 @@ def test_evaluation_matches_classes_by_name_and_counts_each(labeled_folder: Path
     assert (said_red.accuracy, said_red.images, said_red.skipped) == (0.5, 32, 0)
     said_other = dmc.evaluate(dmc.Specialist(Answer(), ["red", "blue", "green"], SMALL), labeled_folder)
     assert said_other.accuracy == 0.0  # single-head: a class that is not in the data may win
-    with pytest.raises(DmcError, match="the model has no class 'green'"):
+    with pytest.raises(DmcError, match="tiny-0 has no class 'green'"):
         dmc.evaluate(tiny("ab"), labeled_folder)
 
 
@@ -160,6 +161,47 @@ def test_broken_teachers_stop_the_run_and_leave_nothing(tmp_path: Path, aux_fold
     broken.name = "broken-one"
     with pytest.raises(DmcError, match="teacher broken-one gives logits that are not finite"):
         dmc.consolidate([tiny("ab"), broken], aux_folder, tmp_path / "out", schedule=QUICK)
+    assert not (tmp_path / "out").exists()
+
+
+class Breaking(nn.Module):
+    """A teacher that fails at its third answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.answers += 1
+        return x.mean((2, 3)) * (float("nan") if self.answers > 3 else 1.0)  # the first answer was the head check
+
+
+def test_a_teacher_that_breaks_in_mid_run_keeps_the_last_checkpoint(tmp_path: Path, aux_folder: Path) -> None:
+    breaking = dmc.Specialist(Breaking(), "cde", SMALL, name="breaking")
+    with pytest.raises(DmcError, match="teacher breaking gives logits that are not finite"):
+        dmc.consolidate([tiny("ab"), breaking], aux_folder, tmp_path / "out", schedule=QUICK, checkpoint_every=0)
+    state = torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)
+    assert state["position"]["step"] == 2
+    assert not (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_a_stream_with_a_few_broken_images_reaches_its_end(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "aux", 38)
+    for i in range(2):
+        (folder / f"broken-{i}.png").write_bytes(b"no")
+    merged = dmc.consolidate([tiny("ab", 1), tiny("cd", 2)], folder, schedule=QUICK, memory=1)
+    assert merged.provenance["auxiliary images"] == f"{folder} (40, 2 skipped)"
+
+
+def test_pool_std_reaches_the_training() -> None:
+    teachers = [tiny("ab", 1), tiny("cd", 2)]
+    plain, scaled = (dmc.consolidate(teachers, NOISE, schedule=QUICK, scale=s) for s in SCALES)
+    assert plain.fingerprint != scaled.fingerprint
+
+
+def test_learn_finds_mistakes_before_it_trains(tmp_path: Path, labeled_folder: Path, aux_folder: Path) -> None:
+    with pytest.raises(DmcError, match="temperature 0 must be positive"):
+        dmc.learn(tiny("ab"), labeled_folder, aux_folder, tmp_path / "out", loss="kd", temperature=0)
     assert not (tmp_path / "out").exists()
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import timm
@@ -78,6 +79,27 @@ def test_any_module_can_be_a_specialist_but_only_a_named_one_can_be_saved(tmp_pa
     assert not (tmp_path / "m").exists()
 
 
+class WithAuxiliaryHead(nn.Module):
+    """As torchvision's GoogLeNet and Inception answer while they train."""
+
+    class Answer(NamedTuple):
+        logits: Tensor
+        aux: Tensor
+
+    def forward(self, x: Tensor) -> Answer:
+        return self.Answer(x.mean((2, 3)), x)
+
+
+def test_of_several_outputs_the_logits_count() -> None:
+    assert dmc.Specialist(WithAuxiliaryHead(), "abc", SMALL).logits(IMAGES).shape == (4, 3)
+
+
+def test_class_names_may_be_numbers(tmp_path: Path) -> None:
+    module = tiny("ab").module
+    assert dmc.Specialist(module, range(2), SMALL, arch="cifar_resnet8").save(tmp_path)  # type: ignore[arg-type]
+    assert dmc.load(tmp_path).names == ("0", "1")
+
+
 class Pair(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return x, x
@@ -110,8 +132,12 @@ def wrapped(state: dict[str, Tensor]) -> list[Any]:
 @pytest.mark.parametrize("wrapping", range(4))
 def test_state_dicts_come_out_of_their_usual_wrappings(tmp_path: Path, wrapping: int) -> None:
     trained = tiny("ab")
-    torch.save(wrapped(dict(trained.module.state_dict()))[wrapping], tmp_path / "w.pth")
-    loaded = dmc.load(tmp_path / "w.pth", arch="cifar_resnet8", classes=["a", "b"], preprocessing=SMALL)
+    content = wrapped(dict(trained.module.state_dict()))[wrapping]
+    torch.save(content, tmp_path / "w.pth")
+    if wrapping == 3:
+        save_file(content["state_dict"], tmp_path / "w.safetensors")
+    path = tmp_path / ("w.safetensors" if wrapping == 3 else "w.pth")
+    loaded = dmc.load(path, arch="cifar_resnet8", classes=["a", "b"], preprocessing=SMALL)
     assert torch.equal(loaded.logits(IMAGES), trained.logits(IMAGES))
 
 
@@ -136,8 +162,12 @@ def test_a_grey_state_dict(tmp_path: Path) -> None:
 
 
 class Bomb:
+    """Unpickling this writes a file."""
+
+    target = Path(tempfile.gettempdir()) / "dmc-bomb"
+
     def __reduce__(self) -> tuple[Any, ...]:
-        return (open, ("/tmp/dmc-bomb", "w"))
+        return (Path.touch, (self.target,))
 
 
 def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
@@ -147,6 +177,7 @@ def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
     torch.save(tiny("ab").module, tmp_path / "whole.pt")
     with pytest.raises(DmcError, match=r"whole\.pt is refused"):
         dmc.load(tmp_path / "whole.pt", "cifar_resnet8", ["a", "b"])
+    assert not Bomb.target.exists()
 
 
 def test_weights_that_do_not_fit_say_why(tmp_path: Path) -> None:
@@ -170,9 +201,17 @@ def test_folders_that_are_not_models_say_so(tmp_path: Path) -> None:
         dmc.load(tmp_path / "nowhere")
     with pytest.raises(DmcError, match="is not a model folder"):
         dmc.load(tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({"architecture": "cifar_resnet8", "label_names": ["a"]}))
-    with pytest.raises(DmcError, match=r"has no weights \(model\.safetensors or pytorch_model\.bin\)"):
+    bare = {"architecture": "cifar_resnet8", "num_classes": 2, "pretrained_cfg": {"input_size": [3, 16, 16]}}
+    (tmp_path / "config.json").write_text(json.dumps(bare))
+    with pytest.raises(DmcError, match=r"says nothing about its 2 classes: give classes=FILE"):
         dmc.load(tmp_path)
+    with pytest.raises(DmcError, match=r"has no weights \(model\.safetensors or pytorch_model\.bin\)"):
+        dmc.load(tmp_path, classes=["a", "b"])
+    save_file(dict(tiny("ab").module.state_dict()), tmp_path / "model.safetensors")
+    assert dmc.load(tmp_path, classes=["a", "b"]).names == ("a", "b")
+    (tmp_path / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(DmcError, match="cannot read the weights"):
+        dmc.load(tmp_path, classes=["a", "b"])
 
 
 def fill_hub_cache(cache: Path, repo: str, files: dict[str, Path]) -> None:
@@ -228,6 +267,10 @@ def test_a_torchvision_model_brings_its_categories(tmp_path: Path, monkeypatch: 
     assert loaded.names[0] == "tench"
     assert loaded.preprocessing.crop_pct == 0.875
     assert torch.equal(loaded.module(torch.ones(1, 3, 64, 64)), module(torch.ones(1, 3, 64, 64)))
+    torch.save({"trainer": Bomb()}, tmp_path / "hub" / "checkpoints" / weights.url.rsplit("/", 1)[1])
+    with pytest.raises(DmcError, match="cannot get torchvision:squeezenet1_1"):
+        dmc.load("torchvision:squeezenet1_1")
+    assert not Bomb.target.exists()
 
 
 def test_the_real_pretrained_network_answers_as_timm_does(real_data: Path, tmp_path: Path) -> None:

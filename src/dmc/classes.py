@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from dmc.errors import DmcError, nearest
@@ -23,7 +24,7 @@ class Classes:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Classes:
-        names = tuple(names)
+        names = tuple(map(str, names))
         return cls(names, tuple(range(len(names))), len(names))
 
     def __post_init__(self) -> None:
@@ -50,8 +51,10 @@ class Classes:
 
     def keep(self, names: Iterable[str]) -> Classes:
         """Only these classes, in the order they already have."""
-        wanted = {self.require(name) for name in names}
-        positions = [i for i in range(len(self)) if i in wanted]
+        wanted = set(names)
+        for name in wanted - set(self.names):
+            self.require(name)
+        positions = [i for i, name in enumerate(self.names) if name in wanted]
         return Classes(tuple(self.names[i] for i in positions), tuple(self.columns[i] for i in positions), self.width)
 
     def rename(self, new_names: Mapping[str, str]) -> Classes:
@@ -74,7 +77,7 @@ class ClassUnion:
         place = {name: j for j, name in enumerate(names)}
         return cls(names, tuple(tuple(place[name] for name in part) for part in parts))
 
-    @property
+    @cached_property
     def teachers_per_class(self) -> tuple[int, ...]:
         counts = Counter(column for part in self.columns for column in part)
         return tuple(counts[j] for j in range(len(self.names)))

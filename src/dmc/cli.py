@@ -176,7 +176,7 @@ def demo(
 
 def announce(specialist: "Specialist", out: Path) -> None:
     """What a finished run leaves behind, in a few lines."""
-    print(f"{out}: {specialist.arch}, {len(specialist.names)} classes, {specialist.parameters:,} parameters")
+    print(f"{out}: {specialist.arch}, {len(specialist.names)} classes, {specialist.parameter_count:,} parameters")
     for key, value in specialist.provenance.items():
         for line in value if isinstance(value, list) else [value]:
             print(f"  {key}: {line}")

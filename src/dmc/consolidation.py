@@ -15,18 +15,20 @@ import torch
 from torch import Tensor
 
 from dmc.data.decode import Geometry, decoded
-from dmc.data.feed import MEMORY, Batch, Feed, open_feed
+from dmc.data.feed import MEMORY, Batch, Feed, fits, open_feed
 from dmc.data.opening import open_images, open_labeled
 from dmc.data.sources import Source
+from dmc.device import pick_device
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring
 from dmc.distill.teachers import Scale, Teachers
 from dmc.errors import DmcError
 from dmc.loading import load
 from dmc.models.build import default_preprocessing, known_architecture
-from dmc.report.progress import progress
+from dmc.progress import progress
+from dmc.seeds import seed_for
 from dmc.specialist import Specialist
-from dmc.training.loop import fit, pick_device
+from dmc.training.loop import fit
 from dmc.training.run import CHECKPOINT_EVERY, Run, require_free, versions
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
 from dmc.training.supervised import train
@@ -108,11 +110,16 @@ class Consolidation:
         return replace(self.student.geometry, size=max(self.student.geometry.size, self.teachers.geometry.size))
 
     @property
+    def held(self) -> bool:
+        """Whether the auxiliary images are kept in memory; streaming has another order."""
+        return fits(self.aux, self.geometry, self.memory)
+
+    @property
     def config(self) -> dict[str, Any]:
         return {
             "command": "consolidate",
             "teachers": [s.settings | {"fingerprint": s.fingerprint} for s in self.teachers.specialists],
-            "aux": {"name": self.aux.name, "images": len(self.aux)},
+            "aux": {"name": self.aux.name, "images": len(self.aux), "held": self.held},
             "student": self.student.settings,
             "loss": self.loss,
             "temperature": self.temperature if self.loss == "kd" else None,
@@ -140,28 +147,38 @@ class Consolidation:
                     f"{s.name}: {len(s.names)} classes; the student agrees on {share:.1%} of auxiliary images"
                     for s, share in zip(self.teachers.specialists, kept, strict=True)
                 ],
-                "auxiliary images": f"{self.aux.name} ({feed.count}, {len(feed.skipped.names)} skipped)",
+                "auxiliary images": f"{self.aux.name} ({feed.count}, {len(feed.skipped)} skipped)",
                 "training": f"{self.loss}, {self.schedule.epochs} epochs, {at.images} images seen, seed {self.seed}",
             }
             return run.finish(self.student)
 
-    def estimate(self) -> Estimate:
-        """Time two steps on real images; trains a throw-away copy of nothing but this object's student."""
+    def first_batch(self) -> tuple[Tensor, int]:
+        """The first auxiliary images, and how many were tried to get them."""
         batch_size = min(self.schedule.batch_size, len(self.aux))
         found = [image for _, image in islice(decoded(self.aux.records(), self.geometry), batch_size)]
         images = [image for image in found if image is not None]
         if not images:
             raise DmcError(f"none of the first {len(found)} images in {self.aux.name} can be decoded")
+        return torch.stack(images), len(found)
+
+    def estimate(self) -> Estimate:
+        """Time two steps on real images. The student is never kept, and its weights are not stepped."""
+        started = time.monotonic()
+        images_N3HW, tried = self.first_batch()
+        decoding = len(images_N3HW) / (time.monotonic() - started)
         device = pick_device()
         self.teachers.to(device)
         task = Distillation(self.student.to(device), self.teachers, self.loss, self.temperature)
-        batch = Batch(torch.stack(images), torch.zeros(len(images))).to(device)
-        seconds = []
+        task.module.train()
+        batch = Batch(images_N3HW, torch.zeros(len(images_N3HW))).to(device)
+        training = 0.0
         for _ in range(2):  # the first one warms up
             started = time.monotonic()
-            task.losses(batch)["loss"].backward()  # type: ignore[no-untyped-call]
-            seconds.append(time.monotonic() - started)
-        return Estimate(len(found), len(found) - len(images), len(images) / seconds[-1])
+            loss = task.losses(batch)["loss"]
+            loss.backward()  # type: ignore[no-untyped-call]
+            loss.item()  # waits for the device
+            training = len(batch) / (time.monotonic() - started)
+        return Estimate(tried, tried - len(batch), training if self.held else min(training, decoding))
 
 
 @dataclass(frozen=True)
@@ -211,6 +228,9 @@ def learn(
     if out is not None:
         require_free(Path(out), resume)
     alike = old.preprocessing if known_architecture(arch) == old.arch else None
+    stand_in = Specialist.untrained(arch, source.classes, alike, old.output)
+    plan = Consolidation([old, stand_in], images, **settings)  # what is wrong should show before days of training
+    plan.teachers.each(plan.first_batch()[0])
     new = train(
         source,
         Path(out) / "specialist" if out is not None else None,
@@ -219,18 +239,19 @@ def learn(
         size=settings.get("size"),
         output=old.output,
         schedule=specialist_schedule,
-        seed=settings.get("seed", 0),
-        memory=settings.get("memory", MEMORY),
+        seed=plan.seed,
+        memory=plan.memory,
         resume=resume,
         checkpoint_every=checkpoint_every,
     )
     return consolidate([old, new], images, out, resume=resume, checkpoint_every=checkpoint_every, **settings)
 
 
-def sample(feed: Feed, images: int = SAMPLE) -> Iterable[Tensor]:
-    """Some auxiliary images, unaugmented, in batches on the device."""
-    with progress(min(images, feed.count), "asking the teachers") as bar:
-        for batch in islice(feed.in_order(128), -(-images // 128)):
+def sample(feed: Feed) -> Iterable[Tensor]:
+    """Some auxiliary images from all over the set, unaugmented, in batches on the device."""
+    wanted = min(SAMPLE, feed.count)
+    with progress(wanted, "asking the teachers") as bar:
+        for batch in islice(feed.batches(seed_for(0, "sample"), 128), -(-wanted // 128)):
             yield batch.images_N3HW.to(pick_device())
             bar.update(len(batch))
 

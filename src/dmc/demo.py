@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dmc.bench.digits import digits, letters
 from dmc.consolidation import consolidate
-from dmc.data.digits import digits, letters
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
@@ -52,11 +52,12 @@ def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
 
     def specialist(source: Source, name: str) -> Specialist:
         place = folder / name if folder else None
-        return train(source, place, arch=ARCH, preprocessing=PREPROCESSING, schedule=LABELED, seed=seed)
+        return train(source, place, arch=ARCH, preprocessing=PREPROCESSING, schedule=LABELED, seed=seed, resume=True)
 
     old, new, joint = specialist(old_data, "old"), specialist(new_data, "new"), specialist(data, "oracle")
     tuned = finetune(old, new_data, LABELED, seed)
-    merged = consolidate([old, new], aux, folder / "dmc" if folder else None, schedule=UNLABELED, seed=seed)
+    place = folder / "dmc" if folder else None
+    merged = consolidate([old, new], aux, place, schedule=UNLABELED, seed=seed, resume=True)
 
     labeled = LABELED.epochs * len(data)  # what the two specialists saw together, and what joint training saw
     rows = [
@@ -74,7 +75,7 @@ def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
 
 def _row(method: str, model: Specialist | Teachers, test: Source, images_seen: int) -> Row:
     result = evaluate(model, test)
-    return Row(method, result.of(OLD), result.of(NEW), result.accuracy, model.parameters, images_seen)
+    return Row(method, result.of(OLD), result.of(NEW), result.accuracy, model.parameter_count, images_seen)
 
 
 def as_table(rows: Sequence[Row]) -> str:

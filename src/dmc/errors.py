@@ -8,6 +8,11 @@ class DmcError(Exception):
     """A mistake the user can mend: one line that names the culprit and says what to do."""
 
 
+def first_line(error: Exception) -> str:
+    """What a foreign exception says, fit for a one-line message."""
+    return (str(error) or type(error).__name__).strip().splitlines()[0]
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint to append to an error about an unknown name; empty when nothing is close."""
     close = get_close_matches(name, list(known), n=1)

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import torch
 
-from dmc.classes import Classes
 from dmc.data.decode import decode
 from dmc.data.feed import MEMORY, open_feed
 from dmc.data.opening import open_labeled
 from dmc.data.sources import UNLABELED, Record, Source
+from dmc.device import pick_device
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
 from dmc.loading import load
-from dmc.report.progress import progress
+from dmc.progress import progress
 from dmc.specialist import Specialist
-from dmc.training.loop import pick_device
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,7 @@ def evaluate(
     source = open_labeled(data)
     if keep is not None:
         source = source.keep(keep)
-    known = Classes.of(model.classes.names)
-    place_K = torch.tensor([known.require(name) for name in source.classes])
+    place_K = torch.tensor([model.classes.require(name, model.name) for name in source.classes])
     device = pick_device()
     model.to(device)
     right = torch.zeros(len(source.classes), dtype=torch.long)
@@ -62,7 +60,7 @@ def evaluate(
             total += torch.bincount(batch.labels_N, minlength=len(total))
             bar.update(len(batch))
     per_class = {name: int(r) / int(t) for name, r, t in zip(source.classes, right, total, strict=True) if t}
-    return Evaluation(int(right.sum()) / int(total.sum()), per_class, int(total.sum()), len(feed.skipped.names))
+    return Evaluation(int(right.sum()) / int(total.sum()), per_class, int(total.sum()), len(feed.skipped))
 
 
 def predict(model: Specialist | str | Path, images: Sequence[str | Path], top: int = 5) -> list[dict[str, float]]:

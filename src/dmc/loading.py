@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dmc.classes import Classes, distinct, read_names
 from dmc.data.preprocess import Preprocessing
-from dmc.errors import DmcError
+from dmc.errors import DmcError, first_line
 from dmc.models.build import create, default_preprocessing, from_timm, from_torchvision, known_architecture
 from dmc.specialist import Output, Specialist
 from dmc.specs import split_spec
@@ -45,38 +44,43 @@ def load(
     names = _class_names(classes if classes is not None else settings.get("classes"))
     scheme, _, rest = path.partition(":")
     if scheme == "timm":
-        found = _from_timm(rest)
+        found = _from_timm(rest, names)
     elif scheme == "torchvision":
-        found = _from_torchvision(rest)
+        found = _from_torchvision(rest, names)
     elif scheme == "hf-hub":
-        found = _from_folder(_download(rest), path)
+        found = _from_folder(_download(rest), path, names)
     elif Path(path).is_dir():
-        found = _from_folder(Path(path), path)
+        found = _from_folder(Path(path), path, names)
     elif Path(path).is_file():
         found = _from_state_dict(Path(path), arch, names, preprocessing, settings)
     else:
         raise DmcError(f"no model at {path}: give a folder, a state dict, timm:, torchvision: or hf-hub:NAME")
     wanted = _override(preprocessing or found.preprocessing, settings, path)
     changed = wanted != found.preprocessing or (output or found.output) != found.output
-    if names is None and not changed:
+    if arch and known_architecture(arch) != found.arch:
+        raise DmcError(f"{path} is a {found.arch}; an architecture is given for state dicts only")
+    if not changed:
         return found
-    known = found.classes if names is None else Classes.of(names)
-    return Specialist(found.module, known, wanted, output or found.output, found.arch, found.name, found.provenance)
+    return Specialist(
+        found.module, found.classes, wanted, output or found.output, found.arch, found.name, found.provenance
+    )
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """A state dict from a file, out of its usual wrappings."""
     try:
+        content: Any
         if path.suffix == ".safetensors":
-            return load_file(path)
-        content = torch.load(path, map_location="cpu", weights_only=True)
+            content = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise DmcError(
             f"{path} is refused: loading it would unpickle arbitrary objects; "
             "save it again with torch.save(model.state_dict(), ...)"
         ) from None
-    except (OSError, RuntimeError, EOFError, SafetensorError) as error:
-        raise DmcError(f"cannot read the weights {path}: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # a damaged file makes the readers raise anything
+        raise DmcError(f"cannot read the weights {path}: {first_line(error)}") from None
     for wrapping in WRAPPINGS:
         if isinstance(content, Mapping) and isinstance(content.get(wrapping), Mapping):
             content = content[wrapping]
@@ -124,7 +128,7 @@ def _from_state_dict(
     return Specialist(module, names, preprocessing, arch=arch, name=str(path), provenance={"weights": str(path)})
 
 
-def _from_folder(folder: Path, name: str) -> Specialist:
+def _from_folder(folder: Path, name: str, names: Sequence[str] | None) -> Specialist:
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         arch = config["architecture"]
@@ -133,7 +137,7 @@ def _from_folder(folder: Path, name: str) -> Specialist:
     own = config.get("dmc", {})
     preprocessing = from_timm(config.get("pretrained_cfg", {}))
     width = config.get("num_classes", 1000)
-    labels = config.get("label_names") or _imagenet_names(width, name)
+    labels = names or distinct(config.get("label_names") or _imagenet_names(width, name))
     columns = own.get("columns") or range(len(labels))
     weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
     if weights is None:
@@ -152,31 +156,34 @@ def _from_folder(folder: Path, name: str) -> Specialist:
     )
 
 
-def _from_timm(name: str) -> Specialist:
+def _from_timm(name: str, names: Sequence[str] | None) -> Specialist:
     import timm
 
     arch = known_architecture(name)
     try:
         module = timm.create_model(name, pretrained=True)
     except Exception as error:  # unknown tags, no network, a broken download: all end here
-        raise DmcError(f"cannot get timm:{name}: {str(error).splitlines()[0]}") from None
+        raise DmcError(f"cannot get timm:{name}: {first_line(error)}") from None
     cfg = module.pretrained_cfg
-    names = cfg.get("label_names") or _imagenet_names(module.num_classes, f"timm:{name}")
     source = f"timm:{name}"
+    names = names or distinct(cfg.get("label_names") or _imagenet_names(module.num_classes, source))
     return Specialist(module, names, from_timm(cfg), arch=arch, name=source, provenance={"weights": source})
 
 
-def _from_torchvision(name: str) -> Specialist:
+def _from_torchvision(name: str, names: Sequence[str] | None) -> Specialist:
     from torchvision.models import get_model, get_model_weights
 
     arch = known_architecture(f"torchvision:{name}")
     weights = get_model_weights(name).DEFAULT
-    try:
-        module = get_model(name, weights=weights)
+    width = len(weights.meta["categories"])
+    try:  # not get_model(weights=...): that unpickles whatever lies in the cache
+        state = torch.hub.load_state_dict_from_url(weights.url, map_location="cpu", weights_only=True, check_hash=True)
     except Exception as error:
-        raise DmcError(f"cannot get {arch}: {str(error).splitlines()[0]}") from None
+        raise DmcError(f"cannot get {arch}: {first_line(error)}") from None
+    module = get_model(name, weights=None, num_classes=width)
+    fill(module, state, Path(weights.url), arch, width)
     preprocessing = from_torchvision(weights.transforms())
-    names = distinct(weights.meta["categories"])
+    names = names or distinct(weights.meta["categories"])
     return Specialist(module, names, preprocessing, arch=arch, name=arch, provenance={"weights": str(weights)})
 
 
@@ -186,7 +193,7 @@ def _download(repo: str) -> Path:
     try:
         return Path(snapshot_download(repo, allow_patterns=["config.json", *WEIGHT_FILES]))
     except Exception as error:  # the hub client raises a dozen unrelated kinds
-        raise DmcError(f"cannot get hf-hub:{repo}: {str(error).splitlines()[0]}") from None
+        raise DmcError(f"cannot get hf-hub:{repo}: {first_line(error)}") from None
 
 
 def _class_names(classes: Sequence[str] | str | Path | None) -> tuple[str, ...] | None:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dmc.classes import Classes
 from dmc.data.decode import Geometry
 from dmc.data.preprocess import Preprocessing
-from dmc.errors import DmcError
+from dmc.errors import DmcError, first_line
 from dmc.files import replacing, write_text
 from dmc.models.build import create, default_preprocessing, known_architecture
 from dmc.seeds import seed_for
@@ -74,13 +74,12 @@ class Specialist:
     def _check_head(self) -> None:
         """One blank image through the network: it must accept the size and answer with one logit per class."""
         size = self.preprocessing.size
-        blank = torch.zeros((1, 3, size, size), dtype=torch.uint8, device=self.device)
+        blank = torch.zeros((1, 3, size, size), dtype=torch.uint8)
         try:
             with torch.no_grad():
-                logits = self.module(self.preprocessing(blank))
+                logits = self._answer(blank)
         except Exception as error:  # whatever a foreign module raises
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise DmcError(f"{self.name} does not accept {size}x{size} images: {reason}") from None
+            raise DmcError(f"{self.name} does not accept {size}x{size} images: {first_line(error)}") from None
         if not isinstance(logits, Tensor) or logits.ndim != 2:
             raise DmcError(f"{self.name} does not map images to a vector of logits for each image")
         if logits.shape[1] != self.classes.width:
@@ -106,13 +105,18 @@ class Specialist:
         return next((p.device for p in self.module.parameters()), torch.device("cpu"))
 
     @property
-    def parameters(self) -> int:
+    def parameter_count(self) -> int:
         return sum(p.numel() for p in self.module.parameters())
 
     def logits(self, images_N3HW: Tensor) -> Tensor:
         """uint8 RGB images of any square size to one logit for each class name."""
-        logits_NK: Tensor = self.module(self.preprocessing(images_N3HW)).float()
+        logits_NK = self._answer(images_N3HW).float()
         return logits_NK if self.classes.whole else logits_NK[:, list(self.classes.columns)]
+
+    def _answer(self, images_N3HW: Tensor) -> Tensor:
+        answer = self.module(self.preprocessing(images_N3HW.to(self.device)))
+        logits: Tensor = getattr(answer, "logits", answer)  # Inception's and GoogLeNet's in training
+        return logits
 
     def probabilities(self, images_N3HW: Tensor) -> Tensor:
         with torch.no_grad():
@@ -216,7 +220,7 @@ class Specialist:
             'Made with `dmc` (deep-model-consolidation). Load it with `dmc.load("this-folder")`.',
             "",
             f"- classes: {'; '.join(self.names)}",
-            f"- parameters: {self.parameters:,}",
+            f"- parameters: {self.parameter_count:,}",
             f"- output: {self.output}",
             *(f"- {key}: {value}" for key, value in p.items()),
             "",

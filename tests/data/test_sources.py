@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from PIL import Image
 
 from dmc.data.decode import Geometry, decode
 from dmc.data.opening import open_images, open_labeled
-from dmc.data.sources import Source, buffer_shuffled
+from dmc.data.sources import Record, Source, buffer_shuffled
 from dmc.errors import DmcError
 from tests.conftest import write_images
 
@@ -131,6 +132,8 @@ def test_npz_with_and_without_class_names(tmp_path: Path) -> None:
     np.savez(tmp_path / "named.npz", images=images, labels=[1, 0, 1], classes=["cat", "dog"])
     np.savez(tmp_path / "numbered.npz", images=images, labels=[7, 3, 7])
     np.savez(tmp_path / "odd.npz", pixels=images)
+    np.savez(tmp_path / "text.npz", images=images, labels=["owl", "bat", "owl"])
+    assert open_labeled(tmp_path / "text.npz").classes == ("bat", "owl")
     assert open_labeled(tmp_path / "named.npz").classes == ("cat", "dog")
     source = open_labeled(tmp_path / "numbered.npz")
     assert source.classes == ("3", "7")
@@ -160,18 +163,66 @@ def test_a_long_stream_is_mixed_through_a_bounded_buffer(monkeypatch: pytest.Mon
     monkeypatch.setattr("dmc.data.sources.SHUFFLE_BUFFER", 10)
     taken = 0
 
-    def numbers() -> Iterator[int]:
+    def numbers() -> Iterator[Record]:
         nonlocal taken
         for i in range(100):
             taken += 1
-            yield i
+            yield Record(b"12345", i, "")
 
     mixed = buffer_shuffled(numbers(), seed=0)
-    next(mixed)
+    first = next(mixed)
     assert taken == 11
-    rest = list(mixed)
-    assert len(rest) == 99
+    rest = [record.label for record in mixed]
     assert rest != sorted(rest)
+    assert sorted([first.label, *rest]) == list(range(100))
+    monkeypatch.setattr("dmc.data.sources.SHUFFLE_BYTES", 20)  # four of them
+    taken = 0
+    next(buffer_shuffled(numbers(), seed=0))
+    assert taken == 5
+
+
+def test_rows_without_an_image_are_undecodable_and_rows_without_a_class_are_named(tmp_path: Path) -> None:
+    table = pa.table({"image": [png(1), None], "label": ["a", "a"]})
+    pq.write_table(table, tmp_path / "hole.parquet")
+    records = list(open_labeled(tmp_path / "hole.parquet").records())
+    assert [decode(r, Geometry(4)) is None for r in records] == [False, True]
+    pq.write_table(pa.table({"image": [png(1), png(2)], "label": ["a", None]}), tmp_path / "null.parquet")
+    with pytest.raises(DmcError, match=r"null\.parquet\[1\]: column 'label' holds None"):
+        list(open_labeled(tmp_path / "null.parquet").records())
+    unlabeled = hub_table([0, 1]).to_pandas()
+    unlabeled["fine_label"] = [0, -1]  # the hub's sign for "no label"
+    schema = hub_table([0]).data.schema.with_metadata(hub_table([0]).features.arrow_schema.metadata)
+    pq.write_table(pa.Table.from_pandas(unlabeled, schema=schema), tmp_path / "minus.parquet")
+    with pytest.raises(DmcError, match=r"minus\.parquet\[1\]: column 'fine_label' holds -1"):
+        list(open_labeled(tmp_path / "minus.parquet").records())
+
+
+def test_shards_must_have_the_same_columns(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"image": [png(1)]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"picture": [png(1)]}), tmp_path / "b.parquet")
+    with pytest.raises(DmcError, match=r"b\.parquet has no column 'image'"):
+        open_images(tmp_path)
+
+
+def test_a_hub_dataset_of_files_in_an_archive(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "train.zip", "w") as archive:
+        for i in range(3):
+            archive.writestr(f"{i}.png", png(i))
+    assert sorted(values(open_images(f"hf-hub:{tmp_path}"))) == [0, 1, 2]
+
+
+def test_keeping_a_class_without_images_is_an_error(tmp_path: Path) -> None:
+    hub_table([0, 0]).to_parquet(tmp_path / "d.parquet")
+    with pytest.raises(DmcError, match="has no image of class 'dog'"):
+        open_labeled(tmp_path / "d.parquet").keep(["dog"])
+
+
+def test_names_that_look_like_patterns_and_hidden_files(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "photos [1]", 2)
+    (folder / "._000.png").write_bytes(b"what macOS leaves behind")
+    assert len(open_images(folder)) == 2
+    with pytest.raises(DmcError, match="has no folder with images in it"):
+        open_labeled(folder)
 
 
 @pytest.mark.parametrize(

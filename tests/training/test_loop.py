@@ -57,6 +57,11 @@ def test_the_rate_falls_tenfold_at_seven_and_nine_tenths(schedule: Schedule, epo
         assert schedule.lr_at(step, 10) == pytest.approx(rate)
 
 
+def test_short_runs_have_both_drops_at_their_own_time() -> None:
+    schedule = Schedule(epochs=5)  # drops at 3.5 and 4.5 epochs
+    assert [round(schedule.lr_at(step, 10), 6) for step in (34, 35, 44, 45)] == [0.1, 0.01, 0.01, 0.001]
+
+
 def test_one_cycle_rises_to_the_peak_and_ends_near_zero() -> None:
     schedule = Schedule(epochs=10, lr=1.0, shape="one-cycle")
     rates = [schedule.lr_at(step, 100) for step in range(1000)]
@@ -97,6 +102,31 @@ def test_a_step_is_sgd_with_momentum_and_weight_decay(tmp_path: Path) -> None:
     # Step 1: gradient 2 (0 - 1) = -2, w = 0.2. Step 2: gradient 2 (0.2 - 1) + 0.1 * 0.2 = -1.58,
     # momentum 0.5 * -2 - 1.58 = -2.58, w = 0.458.
     assert task.weight.item() == pytest.approx(0.458)
+
+
+def test_the_rate_of_the_schedule_is_the_rate_of_the_step(tmp_path: Path) -> None:
+    images = open_feed(open_images(write_images(tmp_path / "i", 1)), Geometry(16))
+    images.images_N3HW[:] = 255  # type: ignore[attr-defined]
+    task = Regression()
+    schedule = Schedule(epochs=2, lr=0.1, drops=(0.5,), momentum=0, weight_decay=0, pad=0)
+    with Run(None, {}) as run:
+        fit(task, images, schedule, run, seed=0, what="test")
+    # w = 0.1 * 2 = 0.2, then 0.2 + 0.01 * 2 * 0.8 = 0.216.
+    assert task.weight.item() == pytest.approx(0.216)
+
+
+def test_every_step_sees_the_images_augmented_anew(tmp_path: Path) -> None:
+    feed = open_feed(open_images(write_images(tmp_path / "i", 1)), Geometry(16))
+    seen = []
+
+    class Recording(Regression):
+        def losses(self, batch: Batch) -> Losses:
+            seen.append(batch.images_N3HW.clone())
+            return super().losses(batch)
+
+    with Run(None, {}) as run:
+        fit(Recording(), feed, Schedule(epochs=6), run, seed=0, what="test")
+    assert len({pixels.numpy().tobytes() for pixels in seen}) == 6
 
 
 def trained(folder: Path, images: Path, memory: int, stops: list[int]) -> bytes:
@@ -187,6 +217,31 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns == stamp
 
 
+def test_a_finished_model_outlives_its_checkpoint(tmp_path: Path) -> None:
+    trained(tmp_path / "run", write_images(tmp_path / "images", 30), 2**30, [])
+    (tmp_path / "run" / "checkpoint.pt").unlink()
+    config = json.loads((tmp_path / "run" / "run.json").read_text())
+    with pytest.raises(KeyboardInterrupt), Run(tmp_path / "run", config, resume=True):
+        raise KeyboardInterrupt
+    assert (tmp_path / "run" / "model.safetensors").exists()
+
+
+def test_a_kill_while_the_result_is_written_is_mended(tmp_path: Path) -> None:
+    images = write_images(tmp_path / "images", 30)
+    whole = trained(tmp_path / "run", images, 2**30, [])
+    for name in ("config.json", "README.md"):  # model.safetensors comes first, config.json completes the folder
+        (tmp_path / "run" / name).unlink()
+    assert trained(tmp_path / "run", images, 2**30, []) == whole
+    assert (tmp_path / "run" / "config.json").exists()
+
+
+def test_held_and_streamed_runs_do_not_continue_each_other(tmp_path: Path) -> None:
+    images = write_images(tmp_path / "images", 30)
+    trained(tmp_path / "run", images, 2**30, [2])
+    with pytest.raises(DmcError, match=r"aux\.held was True and is now False"):
+        trained(tmp_path / "run", images, 1, [])
+
+
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     with (
@@ -220,7 +275,7 @@ def test_resuming_with_other_settings_names_the_first_difference(tmp_path: Path)
 def test_a_run_that_fails_before_it_learned_anything_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), Run(tmp_path / "new" / "run", {}):
         raise ZeroDivisionError
-    assert not (tmp_path / "new" / "run").exists()
+    assert not (tmp_path / "new").exists()
 
 
 class Diverging(Regression):

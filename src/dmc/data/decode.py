@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -13,7 +12,7 @@ from io import BytesIO
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from dmc.data.preprocess import Interpolation
@@ -25,6 +24,7 @@ RESAMPLING = {
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
 }
+warnings.filterwarnings("ignore", module="PIL")  # odd EXIF data and the like: the pixels are what counts
 MOST_SKIPPED = 0.1  # of the images seen so far; beyond this the source is not what the user thinks it is
 
 
@@ -39,7 +39,11 @@ class Geometry:
     def __call__(self, image: Image.Image) -> Tensor:
         if image.format == "JPEG":  # decode at half, quarter, ... scale where twice the size still remains
             image.draft("RGB", (2 * self.size, 2 * self.size))
-        image = ImageOps.exif_transpose(image).convert("RGB")
+        image = ImageOps.exif_transpose(image)
+        if image.mode.startswith(("I", "F")):  # 16 bits and more: PIL would clip to white
+            pixels = np.asarray(image, dtype=np.float32)
+            image = Image.fromarray((pixels / max(pixels.max(), 1) * 255).astype(np.uint8))
+        image = image.convert("RGB")
         side = min(image.size) * self.crop_pct
         left, top = ((extent - side) / 2 for extent in image.size)
         if (side, side) != (self.size, self.size):
@@ -54,14 +58,12 @@ class Geometry:
 def decode(record: Record, geometry: Geometry) -> Tensor | None:
     """uint8 pixels 3 x size x size, or None where the file is not an image that can be read."""
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd EXIF data and the like: the pixels are what counts
-            if isinstance(record.image, np.ndarray):
-                return geometry(Image.fromarray(record.image))
-            source = BytesIO(record.image) if isinstance(record.image, bytes) else record.image
-            with Image.open(source) as image:
-                return geometry(image)
-    except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        if isinstance(record.image, np.ndarray):
+            return geometry(Image.fromarray(record.image))
+        source = BytesIO(record.image) if isinstance(record.image, bytes) else record.image
+        with Image.open(source) as image:
+            return geometry(image)
+    except Exception:  # broken files make PIL raise anything from SyntaxError to struct.error
         return None
 
 
@@ -70,30 +72,30 @@ class Skipped:
     """Counts what could not be decoded, and stops a run whose images are mostly broken."""
 
     source: str
-    names: list[str] = field(default_factory=list)
+    names: dict[str, None] = field(default_factory=dict)  # a set that remembers which came first
+
+    def __len__(self) -> int:
+        return len(self.names)
 
     def add(self, name: str) -> None:
-        self.names.append(name)
+        self.names[name] = None
 
-    def check(self, seen: int) -> None:
-        if len(self.names) > MOST_SKIPPED * seen:
+    def check(self, broken: int, seen: int) -> None:
+        if broken > MOST_SKIPPED * seen:
             raise DmcError(
-                f"{len(self.names)} of {seen} images in {self.source} cannot be decoded (first: {self.names[0]}); "
+                f"{broken} of {seen} images in {self.source} cannot be decoded (first: {next(iter(self.names))}); "
                 f"at most {MOST_SKIPPED:.0%} are skipped"
             )
-
-    def __str__(self) -> str:
-        return f"{len(self.names)} images could not be decoded and were skipped (first: {self.names[0]})"
 
 
 def decoded(records: Iterable[Record], geometry: Geometry) -> Iterator[tuple[Record, Tensor | None]]:
     """Decode on all cores, in order, with a bounded number of images under way."""
-    workers = os.cpu_count() or 1
+    workers = torch.get_num_threads()  # heeds what the user allows
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[tuple[Record, Future[Tensor | None]]] = deque()
         for record in records:
             pending.append((record, pool.submit(partial(decode, record, geometry))))
-            if len(pending) > 64 * workers:
+            if len(pending) > 16 * workers:
                 first, future = pending.popleft()
                 yield first, future.result()
         for first, future in pending:

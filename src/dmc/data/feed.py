@@ -16,9 +16,10 @@ from torch import Tensor
 from dmc.data.decode import Geometry, Skipped, decoded
 from dmc.data.sources import Record, Source
 from dmc.errors import DmcError
-from dmc.report.progress import progress
+from dmc.progress import progress
 from dmc.seeds import seed_for
 
+ENOUGH = 1000  # images of a stream to see before judging how many are broken
 MEMORY = 4 * 2**30  # bytes of pixels that are held at once; all of ImageNet32x32 fits
 
 
@@ -102,7 +103,7 @@ class Stream(Feed):
 
     def _cut(self, records: Iterator[Record], batch_size: int, first_step: int) -> Iterator[Batch]:
         images = decoded(records, self.geometry)
-        step, seen = first_step, 0
+        step, seen, broken = first_step, 0, 0
         while True:
             start, stop = self.bounds(step, batch_size)
             taken = list(islice(images, stop - start))
@@ -110,7 +111,9 @@ class Stream(Feed):
             for record, image in taken:
                 if image is None:
                     self.skipped.add(record.name)
-            self.skipped.check(max(seen, 100))
+                    broken += 1
+            if seen >= min(ENOUGH, self.count):
+                self.skipped.check(broken, seen)
             good = [(image, record.label) for record, image in taken if image is not None]
             if not taken:  # the end of a single pass
                 return
@@ -128,9 +131,13 @@ class Stream(Feed):
         yield from self._cut(self.source.records(), batch_size, 0)
 
 
+def fits(source: Source, geometry: Geometry, memory: int) -> bool:
+    return len(source) * 3 * geometry.size**2 <= memory
+
+
 def open_feed(source: Source, geometry: Geometry, memory: int = MEMORY) -> Feed:
     """Hold the images if they fit into `memory` bytes of pixels, stream them otherwise."""
-    if len(source) * 3 * geometry.size**2 > memory:
+    if not fits(source, geometry, memory):
         return Stream(source, geometry)
     skipped = Skipped(source.name)
     images_N3HW = torch.empty((len(source), 3, geometry.size, geometry.size), dtype=torch.uint8)
@@ -143,5 +150,5 @@ def open_feed(source: Source, geometry: Geometry, memory: int = MEMORY) -> Feed:
                 images_N3HW[len(labels)] = image
                 labels.append(record.label)
             bar.update()
-    skipped.check(len(source))
+    skipped.check(len(skipped), len(source))
     return Pool(images_N3HW[: len(labels)], torch.tensor(labels), skipped)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import glob
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
-from dmc.data.sources import IMAGE_SUFFIXES, ArrayImages, FolderImages, Source, TarImages, first_line
+from dmc.data.sources import IMAGE_SUFFIXES, ArrayImages, FolderImages, Source, TarImages
 from dmc.data.tables import HubImages, ParquetImages
-from dmc.errors import DmcError
+from dmc.errors import DmcError, first_line
 from dmc.specs import split_spec
 
 
@@ -37,6 +38,8 @@ def _open(spec: str | Path | Source | npt.NDArray[np.uint8], labeled: bool) -> S
         source = ArrayImages(spec)
     else:
         source = _open_path(str(spec), labeled)
+    if len(source) == 0 and labeled and isinstance(source, FolderImages):
+        raise DmcError(f"{source.name} has no folder with images in it; labeled data has a folder for each class")
     if len(source) == 0:
         raise DmcError(f"{source.name} holds no images ({', '.join(sorted(IMAGE_SUFFIXES))}, parquet, tar or npz)")
     return source
@@ -48,8 +51,8 @@ def _open_path(spec: str, labeled: bool) -> Source:
     if path.startswith("hf-hub:"):
         split = options.get("split", "train")
         return HubImages(path.removeprefix("hf-hub:"), labeled, image, label, split, options.get("config"))
-    files = sorted(Path(p) for p in glob.glob(path)) if glob.has_magic(path) else [Path(path)]
-    if not files or not all(file.exists() for file in files):
+    files = [Path(path)] if Path(path).exists() else sorted(map(Path, glob.glob(path)))
+    if not files:
         raise DmcError(f"no such file or folder: {path}")
     if len(files) == 1 and files[0].is_dir():
         folder = FolderImages(files[0], labeled)
@@ -74,13 +77,13 @@ def _npz(path: Path) -> ArrayImages:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             content = dict(arrays)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, BadZipFile) as error:
         raise DmcError(f"cannot read {path}: {first_line(error)}") from None
     if "images" not in content:
         raise DmcError(f"{path} has no array 'images' (it has: {', '.join(content) or 'nothing'})")
     labels = content.get("labels")
     classes = [str(name) for name in content.get("classes", [])]
-    if labels is not None and not classes:
+    if labels is not None and (not classes or labels.dtype.kind in "US"):
         values, labels = np.unique(labels, return_inverse=True)
         classes = [str(value) for value in values]
     return ArrayImages(content["images"], labels, classes, str(path))

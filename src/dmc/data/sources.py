@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import tarfile
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -17,11 +18,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dmc.classes import Classes
-from dmc.errors import DmcError
-from dmc.report.progress import progress
+from dmc.errors import DmcError, first_line
+from dmc.progress import progress
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
-SHUFFLE_BUFFER = 2048  # undecoded records: a few hundred MB of large photographs, a few MB of thumbnails
+SHUFFLE_BUFFER = 2048  # undecoded records
+SHUFFLE_BYTES = 256 * 2**20  # and what they may weigh together
 UNLABELED = -1
 T = TypeVar("T")
 
@@ -47,6 +49,10 @@ class Source(ABC):
     def records(self, seed: int | None = None) -> Iterator[Record]:
         """All records; in stored order without a seed, well mixed with one."""
 
+    def labels(self) -> Iterator[int]:
+        """The label of each image, in stored order."""
+        return (record.label for record in self.records())
+
     def keep(self, names: Iterable[str]) -> Source:
         """Only the images of these classes."""
         return Kept(self, names)
@@ -59,7 +65,11 @@ class Kept(Source):
         kept = Classes.of(source.classes).keep(names)
         self.name, self.source, self.classes = source.name, source, kept.names
         self.new_label = {old: new for new, old in enumerate(kept.columns)}
-        self.length = counted(self.records(), self.name)
+        images_of = Counter(source.labels())
+        for old, new in self.new_label.items():
+            if not images_of[old]:
+                raise DmcError(f"{source.name} has no image of class {self.classes[new]!r}")
+        self.length = sum(images_of[old] for old in self.new_label)
 
     def __len__(self) -> int:
         return self.length
@@ -76,11 +86,11 @@ class FolderImages(Source):
     def __init__(self, folder: Path, labeled: bool) -> None:
         self.name = str(folder)
         if labeled:
-            self.classes = tuple(sorted(p.name for p in folder.iterdir() if p.is_dir() and image_files(p)))
-            roots = [(folder / name, label) for label, name in enumerate(self.classes)]
+            found = {p.name: image_files(p) for p in sorted(folder.iterdir()) if p.is_dir() and p.name[0] != "."}
+            self.classes = tuple(name for name, files in found.items() if files)
+            self.files = [(path, label) for label, name in enumerate(self.classes) for path in found[name]]
         else:
-            roots = [(folder, UNLABELED)]
-        self.files = [(path, label) for root, label in roots for path in image_files(root)]
+            self.files = [(path, UNLABELED) for path in image_files(folder)]
 
     def __len__(self) -> int:
         return len(self.files)
@@ -105,11 +115,11 @@ class ArrayImages(Source):
                 f"{name}: images must be uint8 of shape N x H x W or N x H x W x 3, "
                 f"not {images.dtype} of shape {images.shape}"
             )
-        self.name, self.images, self.classes = name, images, tuple(classes)
-        self.labels = np.full(len(images), UNLABELED) if labels is None else np.asarray(labels)
-        if self.labels.shape != (len(images),):
-            raise DmcError(f"{name}: {len(images)} images but labels of shape {self.labels.shape}")
-        if self.classes and len(images) and not 0 <= self.labels.min() <= self.labels.max() < len(self.classes):
+        self.name, self.images, self.classes = name, images, tuple(map(str, classes))
+        self.label_of = np.full(len(images), UNLABELED) if labels is None else np.asarray(labels)
+        if self.label_of.shape != (len(images),):
+            raise DmcError(f"{name}: {len(images)} images but labels of shape {self.label_of.shape}")
+        if self.classes and len(images) and not 0 <= self.label_of.min() <= self.label_of.max() < len(self.classes):
             raise DmcError(f"{name}: labels must lie between 0 and {len(self.classes) - 1}")
 
     def __len__(self) -> int:
@@ -117,7 +127,7 @@ class ArrayImages(Source):
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
         for i in permuted(range(len(self)), seed):
-            yield Record(self.images[i], int(self.labels[i]), f"{self.name}[{i}]")
+            yield Record(self.images[i], int(self.label_of[i]), f"{self.name}[{i}]")
 
 
 class TarImages(Source):
@@ -146,29 +156,37 @@ class TarImages(Source):
 
 
 def image_files(folder: Path) -> list[Path]:
-    return sorted(p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+    """All images below a folder, without hidden ones (macOS puts a `._photo.jpg` beside each photo)."""
+    files = (p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+    return sorted(p for p in files if not any(part.startswith(".") for part in p.relative_to(folder).parts))
 
 
 def permuted(items: Sequence[T], seed: int | None) -> Sequence[T]:
     return items if seed is None else random.Random(seed).sample(items, len(items))
 
 
-def buffer_shuffled(items: Iterable[T], seed: int | None) -> Iterator[T]:
-    """A stream in nearly random order, holding SHUFFLE_BUFFER items at a time."""
+def buffer_shuffled(records: Iterable[Record], seed: int | None) -> Iterator[Record]:
+    """A stream in nearly random order, holding a bounded number of records and bytes at a time."""
     if seed is None:
-        yield from items
+        yield from records
         return
     draw = random.Random(seed)
-    buffer: list[T] = []
-    for item in items:
-        if len(buffer) < SHUFFLE_BUFFER:
-            buffer.append(item)
-        else:
-            i = draw.randrange(SHUFFLE_BUFFER)
-            item, buffer[i] = buffer[i], item
-            yield item
+    buffer: list[Record] = []
+    held = 0
+    for record in records:
+        buffer.append(record)
+        held += _weight(record)
+        while len(buffer) > SHUFFLE_BUFFER or (held > SHUFFLE_BYTES and len(buffer) > 1):
+            i = draw.randrange(len(buffer))
+            buffer[i], buffer[-1] = buffer[-1], buffer[i]
+            held -= _weight(buffer[-1])
+            yield buffer.pop()
     draw.shuffle(buffer)
     yield from buffer
+
+
+def _weight(record: Record) -> int:
+    return len(record.image) if isinstance(record.image, bytes) else 0
 
 
 def counted(records: Iterable[object], name: str) -> int:
@@ -182,7 +200,3 @@ def counted(records: Iterable[object], name: str) -> int:
 
 def name_of(files: Sequence[Path]) -> str:
     return str(files[0]) if len(files) == 1 else f"{files[0].parent} ({len(files)} files)"
-
-
-def first_line(error: Exception) -> str:
-    return (str(error) or type(error).__name__).strip().splitlines()[0]

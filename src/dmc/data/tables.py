@@ -13,11 +13,10 @@ from dmc.data.sources import (
     Source,
     buffer_shuffled,
     counted,
-    first_line,
     name_of,
     permuted,
 )
-from dmc.errors import DmcError
+from dmc.errors import DmcError, first_line
 
 
 class ParquetImages(Source):
@@ -36,9 +35,13 @@ class ParquetImages(Source):
             raise DmcError(f"cannot read {self.name} as parquet: {first_line(error)}") from None
         self.length = int(sum(m.num_rows for m in metadata))
         self.columns = Columns(features, self.name, labeled, image, label)
+        for file, part in zip(files, metadata, strict=True):
+            missing = set(self.columns.used) - set(part.schema.to_arrow_schema().names)
+            if missing:
+                raise DmcError(f"{file} has no column {missing.pop()!r}, which {files[0]} has")
         if labeled and not self.columns.names:
             values = {row[self.columns.label] for row in self._rows(self.files, [self.columns.label])}
-            self.columns.names = tuple(str(value) for value in sorted(values))
+            self.columns.names = tuple(str(value) for value in sorted(values - {None}))
         self.classes = self.columns.names
 
     def __len__(self) -> int:
@@ -51,6 +54,10 @@ class ParquetImages(Source):
             with pq.ParquetFile(file) as parquet:
                 for batch in parquet.iter_batches(batch_size=256, columns=columns):
                     yield from batch.to_pylist()
+
+    def labels(self) -> Iterator[int]:
+        for i, row in enumerate(self._rows(self.files, [self.columns.label])):
+            yield self.columns.label_of(row, f"{self.name}[{i}]")
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
         rows = self._rows(permuted(self.files, seed), self.columns.used)
@@ -65,12 +72,12 @@ class HubImages(Source):
     ) -> None:
         import datasets
 
-        self.name = f"hf-hub:{repo}"
+        self.name = f"hf-hub:{repo},split={split}"
         try:
             stream = datasets.load_dataset(repo, config, split=split, streaming=True)
             features = stream.features or stream._resolve_features().features
         except Exception as error:  # the hub client raises a dozen unrelated kinds
-            raise DmcError(f"cannot open {self.name} (split {split}): {first_line(error)}") from None
+            raise DmcError(f"cannot open {self.name}: {first_line(error)}") from None
         self.columns = Columns(features, self.name, labeled, image, label)
         if labeled and not self.columns.names:
             raise DmcError(f"{self.name}: column {self.columns.label!r} has no class names")
@@ -86,7 +93,10 @@ class HubImages(Source):
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
         rows = self.stream if seed is None else self.stream.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER)
-        yield from self.columns.records(rows, self.name)
+        try:
+            yield from self.columns.records(rows, self.name)
+        except OSError as error:  # what network failures become
+            raise DmcError(f"{self.name} broke off: {first_line(error)}") from None
 
 
 class Columns:
@@ -96,7 +106,9 @@ class Columns:
         from datasets import ClassLabel, Image, Value
 
         images = [c for c, f in features.items() if isinstance(f, Image)] or [
-            c for c, f in features.items() if f == Value("binary") or (isinstance(f, dict) and "bytes" in f)
+            c
+            for c, f in features.items()
+            if (isinstance(f, Value) and "binary" in f.dtype) or (isinstance(f, dict) and "bytes" in f)
         ]
         self.image = _choose(image, list(features), images, "image", name)
         self.label, self.names = "", ()
@@ -104,7 +116,7 @@ class Columns:
             labels = [c for c, f in features.items() if isinstance(f, ClassLabel)] or [
                 c
                 for c, f in features.items()
-                if isinstance(f, Value) and f.dtype in ("int64", "int32", "string") and c != self.image
+                if isinstance(f, Value) and ("int" in f.dtype or "string" in f.dtype) and c != self.image
             ]
             self.label = _choose(label, list(features), labels, "label", name)
             self.names = tuple(getattr(features[self.label], "names", ()))
@@ -117,16 +129,32 @@ class Columns:
         return [self.image, self.label] if self.label else [self.image]
 
     def records(self, rows: Iterable[dict[str, Any]], name: str) -> Iterator[Record]:
-        place = {text: i for i, text in enumerate(self.names)}
         for i, row in enumerate(rows):
-            cell = row[self.image]
-            encoded = cell["bytes"] if isinstance(cell, dict) else cell
-            image = encoded if encoded is not None else Path(cell["path"])
-            label = UNLABELED
-            if self.label:
-                value = row[self.label]
-                label = int(value) if self.numbered else place[str(value)]
-            yield Record(image, label, f"{name}[{i}]")
+            label = self.label_of(row, f"{name}[{i}]") if self.label else UNLABELED
+            yield Record(_content(row[self.image]), label, f"{name}[{i}]")
+
+    def label_of(self, row: dict[str, Any], name: str) -> int:
+        value = row[self.label]
+        if self.numbered and value is not None and 0 <= value < len(self.names):
+            return int(value)
+        if not self.numbered and str(value) in self.names:
+            return self.names.index(str(value))
+        raise DmcError(f"{name}: column {self.label!r} holds {value!r}, which is none of the classes")
+
+
+def _content(cell: Any) -> bytes | Path:
+    """What an image cell holds; nothing at all is an image that cannot be decoded."""
+    if not isinstance(cell, dict):
+        return cell or b""
+    if cell.get("bytes") is not None:
+        return bytes(cell["bytes"])
+    path = cell.get("path") or ""
+    if "://" not in path:
+        return Path(path) if path else b""
+    import fsspec
+
+    with fsspec.open(path, "rb") as file:  # inside an archive, or on the hub
+        return bytes(file.read())
 
 
 def _choose(asked: str | None, columns: list[str], found: list[str], what: str, name: str) -> str:

@@ -39,7 +39,10 @@ class Teachers:
                     f"{teacher.name} has one class ({teacher.names[0]!r}): its normalised logit is always 0 (Eq. 4), "
                     "so it teaches nothing; train it with a second class, such as 'other'"
                 )
+        for teacher in specialists:
+            teacher.module.eval()  # a teacher does not learn, not even batch statistics
         self.specialists = list(specialists)
+        self.name = " + ".join(s.name for s in specialists)
         self.union = ClassUnion.of([s.names for s in specialists])
         self.classes = Classes.of(self.union.names)
         self.scales: list[float] | None = None
@@ -50,8 +53,8 @@ class Teachers:
         return Geometry(max(s.preprocessing.size for s in self.specialists))
 
     @property
-    def parameters(self) -> int:
-        return sum(s.parameters for s in self.specialists)
+    def parameter_count(self) -> int:
+        return sum(s.parameter_count for s in self.specialists)
 
     def to(self, device: torch.device) -> Teachers:
         for specialist in self.specialists:
@@ -83,3 +86,6 @@ class Teachers:
             for answers, logits_NK in zip(seen, self.each(images_N3HW), strict=True):
                 answers.append(centred(logits_NK) if self.centring == "per-teacher" else logits_NK)
         self.scales = [float(torch.cat(answers).std()) for answers in seen]
+        for teacher, spread in zip(self.specialists, self.scales, strict=True):
+            if spread == 0:
+                raise DmcError(f"teacher {teacher.name} answers all auxiliary images alike: it has no scale")

@@ -20,11 +20,11 @@ CIFAR = re.compile(r"(?:cifar_)?resnet(\d+)")
 def known_architecture(arch: str) -> str:
     """The canonical name, or an error with the nearest one. Papers' `resnet32` is `cifar_resnet32`."""
     if arch.startswith("torchvision:"):
-        from torchvision.models import list_models
+        import torchvision
 
-        name = arch.removeprefix("torchvision:")
-        if name not in list_models():
-            raise DmcError(f"torchvision has no architecture {name!r}{nearest(name, list_models())}")
+        name, known = arch.removeprefix("torchvision:"), torchvision.models.list_models(module=torchvision.models)
+        if name not in known:
+            raise DmcError(f"torchvision has no classifier {name!r}{nearest(name, known)}")
         return arch
     cifar = CIFAR.fullmatch(arch)
     if cifar and arch.startswith("cifar_"):
@@ -34,6 +34,8 @@ def known_architecture(arch: str) -> str:
     register_with_timm()
     name = arch.removeprefix("timm:")
     if timm.is_model(name.split(".")[0]):
+        if "." in name and name not in timm.list_pretrained():
+            raise DmcError(f"timm has no weights {name!r}{nearest(name, timm.list_pretrained())}")
         return name
     if cifar and int(cifar[1]) % 6 == 2:
         return f"cifar_resnet{cifar[1]}"
@@ -85,7 +87,7 @@ def from_timm(cfg: dict[str, Any]) -> Preprocessing:
         mean=tuple(cfg.get("mean", (0.485, 0.456, 0.406)))[:channels],
         std=tuple(cfg.get("std", (0.229, 0.224, 0.225)))[:channels],
         interpolation=cfg.get("interpolation", "bicubic"),
-        crop_pct=cfg.get("crop_pct", 0.875),
+        crop_pct=min(cfg.get("crop_pct", 0.875), 1.0),
     )
 
 

@@ -11,16 +11,17 @@ def findings(plan: Consolidation) -> dict[str, Any]:
     """Measures one step on real images; writes nothing."""
     estimate = plan.estimate()
     passes = plan.schedule.epochs
-    held = len(plan.aux) * 3 * plan.geometry.size**2 <= plan.memory
     return {
-        "teachers": [{"name": s.name, "parameters": s.parameters, **s.settings} for s in plan.teachers.specialists],
-        "student": {"parameters": plan.student.parameters, **plan.student.settings},
+        "teachers": [
+            {"name": s.name, "parameters": s.parameter_count, **s.settings} for s in plan.teachers.specialists
+        ],
+        "student": {"parameters": plan.student.parameter_count, **plan.student.settings},
         "shared": list(plan.teachers.union.shared),
         "aux": {
             "name": plan.aux.name,
             "images": len(plan.aux),
             "size": plan.geometry.size,
-            "held_in_memory": held,
+            "held_in_memory": plan.held,
             "tried": estimate.tried,
             "undecodable": estimate.undecodable,
         },

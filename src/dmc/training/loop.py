@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from dmc.data.feed import Batch, Feed
+from dmc.device import pick_device
 from dmc.errors import DmcError
-from dmc.report.progress import progress
+from dmc.progress import progress
 from dmc.seeds import seed_for
 from dmc.training.run import Position, Run
 from dmc.training.schedule import Schedule
@@ -24,10 +25,6 @@ class Task(Protocol):
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """`loss` is minimised; whatever else is in the dict is recorded."""
-
-
-def pick_device() -> torch.device:
-    return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: str) -> Position:

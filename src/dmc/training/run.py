@@ -70,10 +70,11 @@ class Run:
         self.folder = Path(tempfile.mkdtemp(prefix="dmc-")) if out is None else Path(out)
         self.config: dict[str, Any] = json.loads(json.dumps(config))
         self.resume, self.checkpoint_every = resume, checkpoint_every
-        self.made_folder = False
+        self.made_folders: list[Path] = []
+        self.fresh = False
 
     def __enter__(self) -> Run:
-        self.made_folder = not self.folder.exists()
+        self.made_folders = [p for p in (self.folder, *self.folder.parents) if not p.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             self.lock = FileLock(self.folder / ".lock", timeout=0)
@@ -94,7 +95,7 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None and not (self.folder / "checkpoint.pt").exists():
+        if kind is not None and self.fresh and not (self.folder / "checkpoint.pt").exists():
             for name in OWN_FILES:  # nothing was learned yet: leave nothing half-written
                 (self.folder / name).unlink(missing_ok=True)
         self._leave()
@@ -104,8 +105,9 @@ class Run:
         self.lock.release()
         if self.temporary:
             shutil.rmtree(self.folder)
-        elif self.made_folder and not any(self.folder.iterdir()):
-            self.folder.rmdir()
+        for made in self.made_folders:
+            if made.exists() and not any(made.iterdir()):
+                made.rmdir()
 
     def _settle_config(self) -> None:
         path = self.folder / "run.json"
@@ -114,6 +116,7 @@ class Run:
             if difference:
                 raise DmcError(f"{self.folder} was started with other settings: {difference}; resume with the same")
         else:
+            self.fresh = True
             write_text(path, json.dumps(self.config, indent=2) + "\n")
 
     @property
@@ -187,9 +190,16 @@ def _step_of(line: str) -> float:
 
 def _first_difference(old: Any, new: Any, path: str = "") -> str:
     """The first setting in which two configurations differ, as text; versions may differ."""
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(k for k in new if k not in old)]:
             if key != "versions" and (found := _first_difference(old.get(key), new.get(key), f"{path}.{key}")):
                 return found
         return ""
-    return "" if old == new else f"{path.lstrip('.')} was {old!r} and is now {new!r}"
+    return "" if old == new else f"{path.lstrip('.')} was {_short(old)} and is now {_short(new)}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -34,8 +34,7 @@ class Schedule(BaseModel):
             if progress < 0.2:
                 return self.lr * progress / 0.2
             return self.lr * 0.5 * (1 + math.cos(math.pi * (progress - 0.2) / 0.8))
-        epoch = step // steps_per_epoch
-        passed = sum(epoch >= round(drop * self.epochs) for drop in self.drops)
+        passed = sum(step >= drop * self.epochs * steps_per_epoch for drop in self.drops)
         return self.lr * 0.1**passed
 
     def augmented(self, images_N3HW: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dmc.data.feed import MEMORY, Batch, open_feed
+from dmc.data.feed import MEMORY, Batch, fits, open_feed
 from dmc.data.opening import open_labeled
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
@@ -80,6 +80,7 @@ def fit_labeled(
     config = {
         "command": "train",
         "data": {"name": source.name, "images": len(source), "classes": list(source.classes)},
+        "held": fits(source, specialist.geometry, memory),
         "model": specialist.settings | {"fingerprint": specialist.fingerprint},
         "schedule": schedule.model_dump(),
         "seed": seed,
@@ -92,7 +93,7 @@ def fit_labeled(
         at = fit(Supervised(specialist, source.classes), feed, schedule, run, seed, "training")
         specialist.provenance = {
             "made by": "dmc train",
-            "data": f"{source.name} ({feed.count} images, {len(feed.skipped.names)} skipped)",
+            "data": f"{source.name} ({feed.count} images, {len(feed.skipped)} skipped)",
             "training": f"{schedule.epochs} epochs, {at.images} images seen, seed {seed}",
         }
         return run.finish(specialist)

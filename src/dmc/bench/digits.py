@@ -12,7 +12,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from dmc.data.sources import ArrayImages
-from dmc.report.progress import progress
+from dmc.progress import progress
 
 CANVAS = 32  # the digits were scanned at 32x32 and reduced to 8x8 by counting ink in 4x4 blocks; so are the letters
 LETTER_FONTS = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono", "STIXGeneral", "cmr10", "cmtt10", "cmss10")

@@ -1,0 +1,1 @@
+"""Data that results are measured on."""
