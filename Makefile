@@ -21,7 +21,7 @@ lint: .venv/ready
 	  { echo "dmc needs Python 3.11 or newer: make PYTHON=python3.11 ..."; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/uv pip install --quiet --system-certs --python $(BIN)/python --compile-bytecode --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 clean:
