@@ -46,7 +46,13 @@ def evaluate(
     source = open_labeled(data)
     if keep is not None:
         source = source.keep(keep)
-    place_K = torch.tensor([model.classes.require(name, model.name) for name in source.classes])
+    unknown = [name for name in source.classes if name not in model.classes.names]
+    if unknown:
+        raise DmcError(
+            f"{model.name} does not know {len(unknown)} of the {len(source.classes)} classes in {source.name}, "
+            f"such as {unknown[0]!r}; evaluate on those it knows (--keep)"
+        )
+    place_K = torch.tensor([model.classes.require(name) for name in source.classes])
     device = pick_device()
     model.to(device)
     right = torch.zeros(len(source.classes), dtype=torch.long)
