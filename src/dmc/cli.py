@@ -174,6 +174,44 @@ def demo(
     print(f"\nmodels and picture: {out} ({out / 'demo.png'})")
 
 
+@app.command()
+def bench(
+    stream: Annotated[
+        str, typer.Argument(metavar="STREAM", help="digits, icifar100, or a folder of train/ test/ aux/")
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder; finished cells in it are not run again")],
+    group_size: Annotated[int, typer.Option(min=1, help="Classes that arrive at a time")] = 10,
+    methods: Annotated[str, typer.Option(help="Names, separated by commas, or all")] = "all",
+    orders: Annotated[int, typer.Option(min=1, help="Class orders; order 0 is iCaRL's")] = 5,
+    profile: Annotated[str, typer.Option(help="paper, lite or smoke")] = "paper",
+    data_root: Annotated[Path | None, typer.Option(envvar="DMC_DATA", help="Where the data sets are")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare class-incremental methods on a stream of classes."""
+    from dmc.bench.runner import Bench
+    from dmc.methods import METHODS, method_named
+    from dmc.recipes.profile import load_profile
+    from dmc.report.bench import as_table, collected, draw_curves, summary
+
+    chosen = list(METHODS) if methods == "all" else [method_named(name.strip()).name for name in methods.split(",")]
+    comparison = Bench(stream, group_size, load_profile(profile, stream), out, data_root)
+    sizes = [len(group) for group in comparison.open(0).groups]
+    if sizes[-1] != group_size:
+        print(f"the last group has {sizes[-1]} classes", file=sys.stderr)
+    comparison.settle()
+    for order in range(orders):
+        for name in chosen:
+            reason = comparison.run_cell(method_named(name), order)
+            if reason:
+                print(f"{name}, order {order}: {reason}", file=sys.stderr)
+    summed = summary(collected(comparison, chosen, orders))
+    title = f"{stream}, {group_size} classes at a time, profile {profile}"
+    if summed:
+        draw_curves(summed, sizes, title, out / "accuracy.png")
+    (out / "table.md").write_text(as_table(summed, title) + "\n", encoding="utf-8")
+    print(json.dumps(summed, indent=2) if as_json else as_table(summed, title))
+
+
 def announce(specialist: "Specialist", out: Path) -> None:
     """What a finished run leaves behind, in a few lines."""
     print(f"{out}: {specialist.arch}, {len(specialist.names)} classes, {specialist.parameter_count:,} parameters")

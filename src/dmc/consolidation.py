@@ -28,7 +28,7 @@ from dmc.models.build import default_preprocessing, known_architecture
 from dmc.progress import progress
 from dmc.seeds import seed_for
 from dmc.specialist import Specialist
-from dmc.training.loop import fit
+from dmc.training.loop import Task, fit
 from dmc.training.run import CHECKPOINT_EVERY, Run, require_free, versions
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
 from dmc.training.supervised import train
@@ -38,7 +38,7 @@ Images = str | Path | Source | npt.NDArray[np.uint8]
 SAMPLE = 2048  # auxiliary images behind the agreement report and behind `scale: pool-std`
 
 
-class Distillation:
+class Distillation(Task):
     """The double distillation task: the student's logits against the teachers' (Eq. 2 and 3)."""
 
     def __init__(self, student: Specialist, teachers: Teachers, loss: LossName, temperature: float) -> None:

@@ -20,7 +20,7 @@ from dmc.data.decode import Geometry
 from dmc.data.feed import Batch, open_feed
 from dmc.data.opening import open_images
 from dmc.errors import DmcError
-from dmc.training.loop import fit
+from dmc.training.loop import Task, fit
 from dmc.training.run import Run
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
 from tests.conftest import tiny, write_images
@@ -74,7 +74,7 @@ def test_one_cycle_rises_to_the_peak_and_ends_near_zero() -> None:
 Losses = dict[str, Tensor]
 
 
-class Regression:
+class Regression(Task):
     """A task whose result can be worked out by hand: a weight that should become the mean pixel."""
 
     def __init__(self) -> None:

@@ -31,6 +31,7 @@ def digits(seed: int, test: bool) -> ArrayImages:
     return ArrayImages(images, labels, string.digits, name="handwritten digits")
 
 
+@cache
 def letters(count: int, seed: int) -> ArrayImages:
     """Unlabeled letters, never a digit, reduced to 8x8 the way the digits were."""
     draw = random.Random(seed)

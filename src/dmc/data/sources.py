@@ -11,6 +11,7 @@ import tarfile
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -78,6 +79,24 @@ class Kept(Source):
         for record in self.source.records(seed):
             if record.label in self.new_label:
                 yield record._replace(label=self.new_label[record.label])
+
+
+class ListedImages(Source):
+    """Records of another source, on their own: whoever holds it can reach nothing else.
+
+    With a `count`, that many of them, drawn at random but always the same.
+    """
+
+    def __init__(self, source: Source, count: int | None = None) -> None:
+        self.name, self.classes = source.name, source.classes
+        records = source.records() if count is None else islice(source.records(seed=0), count)
+        self.listed = [_detached(record) for record in records]
+
+    def __len__(self) -> int:
+        return len(self.listed)
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        yield from permuted(self.listed, seed)
 
 
 class FolderImages(Source):
@@ -183,6 +202,11 @@ def buffer_shuffled(records: Iterable[Record], seed: int | None) -> Iterator[Rec
             yield buffer.pop()
     draw.shuffle(buffer)
     yield from buffer
+
+
+def _detached(record: Record) -> Record:
+    """A numpy row keeps the whole array alive behind it; a copy does not."""
+    return record._replace(image=record.image.copy()) if isinstance(record.image, np.ndarray) else record
 
 
 def _weight(record: Record) -> int:

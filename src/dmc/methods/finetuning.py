@@ -6,11 +6,21 @@ The paper's baseline that forgets (section 4.2.2). The head grows; cross entropy
 from __future__ import annotations
 
 from dmc.data.sources import Source
+from dmc.methods.base import Learned, Lesson, Method, new_classes
 from dmc.specialist import Specialist
 from dmc.training.schedule import SPECIALIST, Schedule
 from dmc.training.supervised import fit_labeled
 
 
 def finetune(old: Specialist, data: Source, schedule: Schedule = SPECIALIST, seed: int = 0) -> Specialist:
-    new_names = [name for name in data.classes if name not in old.names]
-    return fit_labeled(old.widened(new_names), data, schedule=schedule, seed=seed)
+    return fit_labeled(old.widened(new_classes(old.names, data)), data, schedule=schedule, seed=seed)
+
+
+class Finetuning(Method):
+    name, title = "finetuning", "Finetuning"
+
+    def learn(self, before: Learned, lesson: Lesson) -> Learned:
+        old = before.specialists[0]
+        wide = old.widened(new_classes(old.names, lesson.data))
+        run = lesson.folder / "finetuned"
+        return Learned([fit_labeled(wide, lesson.data, run, lesson.specialist, lesson.seed, resume=True)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -18,13 +18,24 @@ from dmc.training.run import Position, Run
 from dmc.training.schedule import Schedule
 
 
-class Task(Protocol):
-    """What is being learned."""
+class Task(ABC):
+    """What is being learned. The two hooks serve methods that add things up along the way."""
 
     module: nn.Module
 
+    @abstractmethod
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         """`loss` is minimised; whatever else is in the dict is recorded."""
+
+    def gradients_ready(self) -> None:  # noqa: B027 (optional)
+        """Called when the gradients of `loss` are there and the weights are still the old ones."""
+
+    def weights_stepped(self) -> None:  # noqa: B027 (optional)
+        """Called when the optimizer has stepped."""
+
+    def notes(self) -> dict[str, Tensor]:
+        """Tensors beside the weights that a resumed run needs; they are written to in place."""
+        return {}
 
 
 def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: str) -> Position:
@@ -37,7 +48,7 @@ def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: s
     optimizer = schedule.optimizer(module)
     steps_per_epoch = feed.steps(schedule.batch_size)
     last_step = schedule.epochs * steps_per_epoch
-    at = run.restore(module, optimizer)
+    at = run.restore(module, optimizer, task.notes())
     batches = feed.batches(seed, schedule.batch_size, at.step)
     with (
         progress(schedule.epochs * feed.count, what, done=at.images) as bar,
@@ -55,7 +66,9 @@ def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: s
             losses = task.losses(batch)
             optimizer.zero_grad()
             losses["loss"].backward()  # type: ignore[no-untyped-call]
+            task.gradients_ready()
             optimizer.step()
+            task.weights_stepped()
 
             at.add({name: loss.item() for name, loss in losses.items()}, len(batch), time.monotonic() - started)
             due = run.checkpoint_due or at.step == last_step
@@ -63,7 +76,7 @@ def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: s
             if at.step % steps_per_epoch == 0:
                 run.log(epoch=at.step // steps_per_epoch, lr=lr, **at.end_epoch())
             if due:
-                run.checkpoint(module, optimizer, at)
+                run.checkpoint(module, optimizer, task.notes(), at)
             bar.update(len(batch))
     module.eval()
     return at

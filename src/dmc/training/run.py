@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from torch import nn
+from torch import Tensor, nn
 
 from dmc.errors import DmcError
 from dmc.files import replacing, write_text
@@ -123,8 +123,8 @@ class Run:
     def finished(self) -> bool:
         return (self.folder / "config.json").exists()
 
-    def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer) -> Position:
-        """Put the checkpoint's state into module and optimizer; a fresh position where there is none."""
+    def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer, notes: dict[str, Tensor]) -> Position:
+        """Put the checkpoint's state into module, optimizer and notes; a fresh position where there is none."""
         path, metrics = self.folder / "checkpoint.pt", self.folder / "metrics.jsonl"
         if not path.exists():
             metrics.unlink(missing_ok=True)
@@ -132,16 +132,27 @@ class Run:
         state = torch.load(path, map_location="cpu", weights_only=True)
         module.load_state_dict(state["module"])
         optimizer.load_state_dict(state["optimizer"])
+        self.recall(notes)
         position = Position(**state["position"])
         if metrics.exists():  # lines written after the checkpoint will be written again
             kept = [line for line in metrics.read_text().splitlines() if _step_of(line) <= position.step]
             write_text(metrics, "".join(f"{line}\n" for line in kept))
         return position
 
-    def checkpoint(self, module: nn.Module, optimizer: torch.optim.Optimizer, position: Position) -> None:
+    def recall(self, notes: dict[str, Tensor]) -> None:
+        """Put what the checkpoint noted beside the weights into these tensors."""
+        if notes:
+            state = torch.load(self.folder / "checkpoint.pt", map_location="cpu", weights_only=True)
+            for name, note in notes.items():
+                note.copy_(state["notes"][name])
+
+    def checkpoint(
+        self, module: nn.Module, optimizer: torch.optim.Optimizer, notes: dict[str, Tensor], position: Position
+    ) -> None:
         state = {
             "module": module.state_dict(),
             "optimizer": optimizer.state_dict(),
+            "notes": notes,
             "position": asdict(position),
         }
         with replacing(self.folder / "checkpoint.pt") as path:

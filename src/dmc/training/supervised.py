@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -18,12 +19,12 @@ from dmc.errors import DmcError
 from dmc.loading import load
 from dmc.models.build import default_preprocessing
 from dmc.specialist import Output, Specialist
-from dmc.training.loop import fit
+from dmc.training.loop import Task, fit
 from dmc.training.run import CHECKPOINT_EVERY, Run, versions
 from dmc.training.schedule import SPECIALIST, Schedule
 
 
-class Supervised:
+class Supervised(Task):
     """Cross entropy for softmax outputs, binary cross entropy for sigmoid ones."""
 
     def __init__(self, specialist: Specialist, data_classes: Sequence[str]) -> None:
@@ -31,12 +32,14 @@ class Supervised:
         self.column_of_label = torch.tensor([specialist.classes.require(name) for name in data_classes])
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
-        logits_NK = self.specialist.logits(batch.images_N3HW)
-        wanted_N = self.column_of_label.to(logits_NK.device)[batch.labels_N]
+        return {"loss": self.classification(self.specialist.logits(batch.images_N3HW), batch.labels_N)}
+
+    def classification(self, logits_NK: Tensor, labels_N: Tensor) -> Tensor:
+        wanted_N = self.column_of_label.to(logits_NK.device)[labels_N]
         if self.specialist.output == "softmax":
-            return {"loss": F.cross_entropy(logits_NK, wanted_N)}
+            return F.cross_entropy(logits_NK, wanted_N)
         wanted_NK = F.one_hot(wanted_N, logits_NK.shape[1]).to(logits_NK)
-        return {"loss": F.binary_cross_entropy_with_logits(logits_NK, wanted_NK)}
+        return F.binary_cross_entropy_with_logits(logits_NK, wanted_NK)
 
 
 def train(
@@ -75,10 +78,16 @@ def fit_labeled(
     memory: int = MEMORY,
     resume: bool = False,
     checkpoint_every: float = CHECKPOINT_EVERY,
+    task: Supervised | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Specialist:
-    """Train a specialist, as it is, on labeled images of some or all of its classes."""
+    """Train a specialist, as it is, on labeled images of some or all of its classes.
+
+    A method that wants more than cross entropy brings its own `task`, and the `settings` that make it.
+    """
     config = {
         "command": "train",
+        "task": {"name": type(task).__name__ if task else "Supervised", **(settings or {})},
         "data": {"name": source.name, "images": len(source), "classes": list(source.classes)},
         "held": fits(source, specialist.geometry, memory),
         "model": specialist.settings | {"fingerprint": specialist.fingerprint},
@@ -88,9 +97,10 @@ def fit_labeled(
     }
     with Run(out, config, resume, checkpoint_every) as run:
         if run.finished:
+            run.recall(task.notes() if task else {})
             return load(run.folder)
         feed = open_feed(source, specialist.geometry, memory)
-        at = fit(Supervised(specialist, source.classes), feed, schedule, run, seed, "training")
+        at = fit(task or Supervised(specialist, source.classes), feed, schedule, run, seed, "training")
         specialist.provenance = {
             "made by": "dmc train",
             "data": f"{source.name} ({feed.count} images, {len(feed.skipped)} skipped)",

@@ -1,0 +1,64 @@
+"""What is reported of a stream, all computed from the confusion matrices after each group.
+
+`confusion[i][a, b]` counts test images of class a (in order of arrival) that the model after group i calls b.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Matrix = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class StreamScores:
+    """Accuracies are fractions.
+
+    - `accuracy[i]`: top-1 over all classes so far, after group i.
+    - `per_group[i][j]`: the same, of group j's classes alone; every class seen so far competes.
+    - `average_incremental`: the mean of `accuracy` without the first group.
+    - `forgetting`: the mean over old groups of (best accuracy it ever had before the last group - accuracy now).
+    - `old_new_gap`: mean accuracy of the old groups minus that of the last.
+    """
+
+    accuracy: list[float]
+    per_group: list[list[float]]
+
+    @property
+    def final(self) -> float:
+        return self.accuracy[-1]
+
+    @property
+    def average_incremental(self) -> float:
+        return float(np.mean(self.accuracy[1:])) if len(self.accuracy) > 1 else self.accuracy[0]
+
+    @property
+    def forgetting(self) -> float:
+        last = len(self.per_group) - 1
+        drops = [max(self.per_group[i][j] for i in range(j, last)) - self.per_group[last][j] for j in range(last)]
+        return float(np.mean(drops)) if drops else 0.0
+
+    @property
+    def old_new_gap(self) -> float:
+        *old, new = self.per_group[-1]
+        return float(np.mean(old)) - new if old else 0.0
+
+    def intransigence(self, joint: StreamScores) -> float:
+        """Mean over later groups of (accuracy of the joint model on the newest group - this model's on it)."""
+        later = range(1, len(self.per_group))
+        return float(np.mean([joint.per_group[i][i] - self.per_group[i][i] for i in later])) if later else 0.0
+
+
+def scores(confusions: Sequence[Matrix], group_sizes: Sequence[int]) -> StreamScores:
+    edges = np.cumsum([0, *group_sizes])
+    accuracy, per_group = [], []
+    for i, matrix in enumerate(confusions):
+        right, total = np.diag(matrix), matrix.sum(axis=1)
+        accuracy.append(float(right.sum() / total.sum()))
+        spans = [slice(edges[j], edges[j + 1]) for j in range(i + 1)]
+        per_group.append([float(right[span].sum() / total[span].sum()) for span in spans])
+    return StreamScores(accuracy, per_group)

@@ -1,0 +1,148 @@
+"""Feeds methods one group at a time. A cell is one method on one class order: independent and idempotent.
+
+DIR/bench.json                          what was asked
+DIR/order-0/first/                      the first group's model, shared by all methods
+DIR/order-0/dmc/group-1/confusion.npy   a finished group; the cell's folder says the rest
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from filelock import FileLock, Timeout
+
+from dmc.bench.metrics import Matrix, StreamScores, scores
+from dmc.bench.streams import Stream, open_stream
+from dmc.data.feed import open_feed
+from dmc.data.sources import ListedImages, Source
+from dmc.device import pick_device
+from dmc.distill.teachers import Teachers
+from dmc.errors import DmcError
+from dmc.files import replacing, write_text
+from dmc.methods import Learned, Lesson, Method
+from dmc.methods.importance import Regularised, Tracker
+from dmc.methods.rwalk import RWalk
+from dmc.methods.si import SI
+from dmc.recipes.profile import Profile, strength_for
+from dmc.seeds import seed_for
+from dmc.specialist import Specialist
+from dmc.training.supervised import fit_labeled
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A comparison: a stream, its group size, methods, class orders."""
+
+    stream: str
+    group_size: int
+    profile: Profile
+    folder: Path
+    data_root: Path | None = None
+
+    def cell_folder(self, method: str, order: int) -> Path:
+        return self.folder / f"order-{order}" / method
+
+    def open(self, order: int) -> Stream:
+        return open_stream(
+            self.stream, self.group_size, order, self.profile.classes, self.profile.aux_images, self.data_root
+        )
+
+    def settle(self) -> None:
+        """Write down what is run here, or refuse a folder in which something else was."""
+        config = {"stream": self.stream, "group_size": self.group_size, "profile": self.profile.model_dump(mode="json")}
+        path = self.folder / "bench.json"
+        if path.exists() and json.loads(path.read_text()) != config:
+            raise DmcError(f"{self.folder} holds another comparison (see bench.json); choose another folder")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_text(path, json.dumps(config, indent=2) + "\n")
+
+    def run_cell(self, method: Method, order: int) -> str:
+        """Do what is left of a cell. Gives an empty text, or why the cell ended early."""
+        folder = self.cell_folder(method.name, order)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with FileLock(folder / ".lock", timeout=0):
+                self._learn_all(method, order, folder)
+        except Timeout:
+            return "another process is at it"
+        except DmcError as error:
+            write_text(folder / "failed.txt", f"{error}\n")
+            return str(error)
+        (folder / "failed.txt").unlink(missing_ok=True)
+        return ""
+
+    def _learn_all(self, method: Method, order: int, folder: Path) -> None:
+        stream = self.open(order)
+        learned: Learned | None = None
+        for i, _ in enumerate(stream.groups):
+            place = folder / f"group-{i}"
+            if (place / "confusion.npy").exists():
+                continue
+            lesson = self.lesson(stream, method, order, i)
+            if i == 0:
+                learned = method.begin(self.first(stream, order), lesson)
+            else:
+                learned = method.learn(learned or Learned.load(folder / f"group-{i - 1}" / "learned"), lesson)
+            learned.save(place / "learned")
+            matrix = confusion(learned.model, stream.test, stream.so_far(i))
+            with replacing(place / "confusion.npy") as path, path.open("wb") as file:
+                np.save(file, matrix)
+
+    def lesson(self, stream: Stream, method: Method, order: int, i: int) -> Lesson:
+        """All that a method gets to see. Lists of their own: no way leads from them to other images."""
+        names = stream.so_far(i) if method.sees_everything else stream.groups[i]
+        return Lesson(
+            data=ListedImages(stream.train.keep(names)),
+            aux=stream.aux if method.uses_aux else None,
+            specialist=self.profile.specialist,
+            consolidation=self.profile.consolidation,
+            strength=strength_for(method.name, self.group_size, method.strength),
+            seed=seed_for(order, "group", i) % 2**31,
+            folder=self.cell_folder(method.name, order) / f"group-{i}",
+        )
+
+    def first(self, stream: Stream, order: int) -> Learned:
+        """The first group's model, trained once for each order, watched by every tracker that a method needs."""
+        folder = self.folder / f"order-{order}" / "first"
+        if not (folder / "learned" / "learned.json").exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(folder / ".first-lock"):
+                data = ListedImages(stream.train.keep(stream.groups[0]))
+                profile, seed = self.profile, seed_for(order, "first") % 2**31
+                start = Specialist.untrained(profile.arch, data.classes, profile.preprocessing, seed=seed)
+                start.to(pick_device())
+                trackers: list[Tracker] = [*RWalk().trackers(start.module, {}), *SI().trackers(start.module, {})]
+                task = Regularised(start, data.classes, trackers)
+                run = folder / "run"
+                trained = fit_labeled(start, data, run, profile.specialist, seed, resume=True, task=task)
+                Learned([trained], task.notes()).save(folder / "learned")
+        return Learned.load(folder / "learned")
+
+    def finished(self, method: str, order: int) -> StreamScores | None:
+        """The scores of a cell, if it has all of its groups."""
+        sizes = [len(group) for group in self.open(order).groups]
+        files = [self.cell_folder(method, order) / f"group-{i}" / "confusion.npy" for i in range(len(sizes))]
+        if not all(file.exists() for file in files):
+            return None
+        return scores([np.load(file) for file in files], sizes)
+
+
+def confusion(model: Specialist | Teachers, test: Source, names: tuple[str, ...]) -> Matrix:
+    """Counts of (class, answer) over the classes so far, both in order of arrival."""
+    source = test.keep(names)
+    place = {name: i for i, name in enumerate(names)}
+    row_of_label = torch.tensor([place[name] for name in source.classes])
+    row_of_answer = torch.tensor([place[name] for name in model.classes.names])
+    device = pick_device()
+    model.to(device)
+    matrix = torch.zeros((len(names), len(names)), dtype=torch.long)
+    with torch.no_grad():
+        for batch in open_feed(source, model.geometry).in_order(256):
+            answer_N = row_of_answer[model.logits(batch.images_N3HW.to(device)).argmax(dim=1).cpu()]
+            pairs = row_of_label[batch.labels_N] * len(names) + answer_N
+            matrix += torch.bincount(pairs, minlength=len(names) ** 2).view(len(names), len(names))
+    return matrix.numpy()

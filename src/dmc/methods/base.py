@@ -1,0 +1,82 @@
+"""What a class-incremental method is given, what it gives back, and nothing else.
+
+A method author writes one file: a subclass of `Method` with a name, what it needs, and `learn`.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from dmc.data.sources import Source
+from dmc.distill.teachers import Teachers
+from dmc.files import replacing, write_text
+from dmc.loading import load
+from dmc.specialist import Specialist
+from dmc.training.schedule import Schedule
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One group of classes arrives. Images of earlier groups are not in it, except for the Oracle."""
+
+    data: Source
+    aux: Source | None  # only for methods that declare `uses_aux`
+    specialist: Schedule
+    consolidation: Schedule
+    strength: float  # of a regulariser
+    seed: int
+    folder: Path  # for the runs of this lesson
+
+
+@dataclass
+class Learned:
+    """What a method carries from lesson to lesson: its model (or models, side by side) and its notes."""
+
+    specialists: list[Specialist]
+    notes: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def model(self) -> Specialist | Teachers:
+        return self.specialists[0] if len(self.specialists) == 1 else Teachers(self.specialists)
+
+    def save(self, folder: Path) -> None:
+        for i, specialist in enumerate(self.specialists):
+            specialist.save(folder / f"model-{i}")
+        with replacing(folder / "notes.safetensors") as path:
+            save_file({name: note.cpu().contiguous().clone() for name, note in self.notes.items()}, path)
+        write_text(folder / "learned.json", json.dumps({"models": len(self.specialists)}))  # last: it is complete
+
+    @classmethod
+    def load(cls, folder: Path) -> Learned:
+        count = json.loads((folder / "learned.json").read_text())["models"]
+        return cls([load(folder / f"model-{i}") for i in range(count)], load_file(folder / "notes.safetensors"))
+
+
+class Method(ABC):
+    """A row in every table."""
+
+    name: ClassVar[str]  # on the command line
+    title: ClassVar[str]  # in tables and figures
+    uses_aux: ClassVar[bool] = False
+    sees_everything: ClassVar[bool] = False  # all data so far, which only the upper bound may have
+    strength: ClassVar[float] = 0.0  # of its regulariser, where a recipe says nothing else
+
+    def begin(self, first: Learned, lesson: Lesson) -> Learned:
+        """Take over the first group's model, which all methods share; its notes are every tracker's."""
+        return Learned(first.specialists)
+
+    @abstractmethod
+    def learn(self, before: Learned, lesson: Lesson) -> Learned:
+        """Learn the lesson's classes."""
+
+
+def new_classes(old: Sequence[str], data: Source) -> list[str]:
+    return [name for name in data.classes if name not in old]

@@ -1,0 +1,63 @@
+"""EWC++: a running average of the Fisher diagonal, kept while training.
+
+Chaudhry et al., "Riemannian Walk for Incremental Learning" (ECCV 2018), section 4: F <- a F_now + (1 - a) F with
+a = 0.9, where F_now is the mean of squared gradients over the last 50 steps; the diagonal is scaled to [0, 1].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dmc.methods.base import Learned, Lesson
+from dmc.methods.importance import ImportanceMethod, Tracker, Weights, normalised
+
+DECAY = 0.9
+INTERVAL = 50
+
+
+class FisherTracker(Tracker):
+    prefix = "fisher"
+
+    def __init__(self, module: nn.Module, notes: Mapping[str, Tensor]) -> None:
+        super().__init__(module, notes)
+        self.tensors["fisher.steps"] = notes.get("fisher.steps", torch.zeros(1)).clone()
+
+    def parts(self) -> Sequence[str]:
+        return ("running", "recent")
+
+    def gradients_ready(self) -> None:
+        running, recent = self.get("running"), self.get("recent")
+        steps = self.tensors["fisher.steps"]
+        steps += 1
+        for name, parameter in self.module.named_parameters():
+            if parameter.grad is not None:
+                recent[name] += parameter.grad.square()
+        if int(steps) % INTERVAL == 0:
+            for name in running:
+                running[name].mul_(1 - DECAY).add_(recent[name], alpha=DECAY / INTERVAL)
+                recent[name].zero_()
+
+    def weights_stepped(self) -> None:
+        pass
+
+    def diagonal(self) -> Weights:
+        """The running average, with the steps since the last interval averaged in."""
+        running, recent = self.get("running"), self.get("recent")
+        pending = int(self.tensors["fisher.steps"]) % INTERVAL
+        if not pending:
+            return running
+        return {name: (1 - DECAY) * running[name] + DECAY * recent[name] / pending for name in running}
+
+
+class EWCPlusPlus(ImportanceMethod):
+    name, title = "ewc++", "EWC++"
+    strength = 10.0
+
+    def trackers(self, module: nn.Module, notes: Mapping[str, Tensor]) -> list[Tracker]:
+        return [FisherTracker(module, notes)]
+
+    def importance(self, learned: Learned, lesson: Lesson) -> Weights:
+        return normalised(FisherTracker(learned.specialists[0].module, learned.notes).diagonal())

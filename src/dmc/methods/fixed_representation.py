@@ -1,0 +1,52 @@
+"""Fixed Representation: after the first group only the weight vectors of new classes are trained.
+
+Section 4.2.2 of the paper: the network is frozen except for the classification layer, and there the vectors of
+classes that have been learned are frozen as well.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from dmc.data.feed import Batch
+from dmc.methods.base import Learned, Lesson, Method, new_classes
+from dmc.specialist import Specialist
+from dmc.training.supervised import Supervised, fit_labeled
+
+
+class NewRowsOnly(Supervised):
+    """Trains the rows by which the head has grown; everything else, batch statistics too, stays."""
+
+    def __init__(self, wide: Specialist, old: Specialist, data_classes: tuple[str, ...]) -> None:
+        super().__init__(wide, data_classes)
+        before = dict(old.module.named_parameters())
+        self.frozen_rows: dict[str, Tensor] = {}
+        for name, parameter in self.module.named_parameters():
+            grown = parameter.shape != before[name].shape
+            parameter.requires_grad_(grown)
+            if grown:
+                self.frozen_rows[name] = before[name].detach().clone()
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        self.module.eval()  # batch norm with the statistics of the first group
+        return super().losses(batch)
+
+    def weights_stepped(self) -> None:
+        parameters = dict(self.module.named_parameters())
+        with torch.no_grad():  # weight decay and momentum would move them even without a gradient
+            for name, rows in self.frozen_rows.items():
+                parameters[name][: len(rows)] = rows
+
+
+class FixedRepresentation(Method):
+    name, title = "fixed-representation", "Fixed Representation"
+
+    def learn(self, before: Learned, lesson: Lesson) -> Learned:
+        old = before.specialists[0]
+        wide = old.widened(new_classes(old.names, lesson.data))
+        task = NewRowsOnly(wide, old, lesson.data.classes)
+        run = lesson.folder / "head"
+        learned = fit_labeled(wide, lesson.data, run, lesson.specialist, lesson.seed, resume=True, task=task)
+        learned.module.requires_grad_(True)
+        return Learned([learned])

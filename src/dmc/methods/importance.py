@@ -1,0 +1,161 @@
+"""What EWC, EWC++, SI, MAS and RWalk share: a quadratic penalty on weights that matter to the old classes.
+
+    loss = cross entropy + strength * sum of importance * (weight - old weight)^2
+
+as in the code that the paper's numbers for them come from (no factor 1/2). The penalty's gradient is added by hand,
+so that trackers, which add things up along the way, see the gradients of cross entropy alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dmc.data.feed import open_feed
+from dmc.data.sources import Source
+from dmc.device import pick_device
+from dmc.methods.base import Learned, Lesson, Method, new_classes
+from dmc.specialist import Specialist
+from dmc.training.supervised import Supervised, fit_labeled
+
+Weights = dict[str, Tensor]
+
+
+class Tracker(ABC):
+    """Adds something up over the steps of one lesson. Its tensors have a prefix, and survive a kill."""
+
+    prefix: str
+
+    def __init__(self, module: nn.Module, notes: Mapping[str, Tensor]) -> None:
+        """Starts from the notes of the lesson before, grown to the module's new size with zeros."""
+        self.module = module
+        self.tensors: Weights = {}
+        for part in self.parts():
+            for name, parameter in module.named_parameters():
+                key = f"{self.prefix}.{part}.{name}"
+                self.tensors[key] = grown(notes[key], parameter) if key in notes else torch.zeros_like(parameter)
+
+    @abstractmethod
+    def parts(self) -> Sequence[str]: ...
+
+    def get(self, part: str) -> Weights:
+        start = f"{self.prefix}.{part}."
+        return {key.removeprefix(start): value for key, value in self.tensors.items() if key.startswith(start)}
+
+    @abstractmethod
+    def gradients_ready(self) -> None: ...
+
+    @abstractmethod
+    def weights_stepped(self) -> None: ...
+
+
+class Regularised(Supervised):
+    """Cross entropy with the penalty, watched by trackers."""
+
+    def __init__(
+        self,
+        specialist: Specialist,
+        data_classes: Sequence[str],
+        trackers: Sequence[Tracker] = (),
+        anchor: Weights | None = None,
+        importance: Weights | None = None,
+        strength: float = 0.0,
+    ) -> None:
+        super().__init__(specialist, data_classes)
+        self.trackers, self.strength = trackers, strength
+        self.anchor, self.importance = anchor or {}, importance or {}
+
+    def gradients_ready(self) -> None:
+        for tracker in self.trackers:
+            tracker.gradients_ready()
+        for name, parameter in self.module.named_parameters():
+            if name in self.importance and parameter.grad is not None:
+                rows = len(self.anchor[name])  # a grown head: only the old classes' rows have an anchor
+                distance = parameter.detach()[:rows] - self.anchor[name]
+                parameter.grad[:rows] += 2 * self.strength * self.importance[name] * distance
+
+    def weights_stepped(self) -> None:
+        for tracker in self.trackers:
+            tracker.weights_stepped()
+
+    def notes(self) -> dict[str, Tensor]:
+        return {key: tensor for tracker in self.trackers for key, tensor in tracker.tensors.items()}
+
+
+class ImportanceMethod(Method):
+    """A method that says how important each weight is; the rest is the same for all of them."""
+
+    def trackers(self, module: nn.Module, notes: Mapping[str, Tensor]) -> list[Tracker]:
+        return []
+
+    @abstractmethod
+    def importance(self, learned: Learned, lesson: Lesson) -> Weights:
+        """How much each weight matters to all classes so far, asked at the end of each lesson."""
+
+    def begin(self, first: Learned, lesson: Lesson) -> Learned:
+        notes = {key: note.to(pick_device()) for key, note in first.notes.items()}
+        return self._concluded(Learned([s.to(pick_device()) for s in first.specialists], notes), lesson)
+
+    def learn(self, before: Learned, lesson: Lesson) -> Learned:
+        device = pick_device()
+        old = before.specialists[0].to(device)
+        wide = old.widened(new_classes(old.names, lesson.data)).to(device)
+        notes = {key: note.to(device) for key, note in before.notes.items()}
+        task = Regularised(
+            wide,
+            lesson.data.classes,
+            self.trackers(wide.module, notes),
+            {name: parameter.detach().clone() for name, parameter in old.module.named_parameters()},
+            {key.removeprefix("importance."): v for key, v in notes.items() if key.startswith("importance.")},
+            lesson.strength,
+        )
+        run = lesson.folder / self.name
+        settings: dict[str, Any] = {"strength": lesson.strength, "method": self.name}
+        learned = fit_labeled(
+            wide, lesson.data, run, lesson.specialist, lesson.seed, resume=True, task=task, settings=settings
+        )
+        return self._concluded(Learned([learned], notes | task.notes()), lesson)
+
+    def _concluded(self, learned: Learned, lesson: Lesson) -> Learned:
+        for name, value in self.importance(learned, lesson).items():
+            learned.notes[f"importance.{name}"] = value
+        return learned
+
+
+def grown(small: Tensor, like: Tensor) -> Tensor:
+    """The same values in the place of the old rows, zeros in the new ones."""
+    large = torch.zeros_like(like)
+    large[: len(small)] = small
+    return large
+
+
+def normalised(weights: Weights) -> Weights:
+    """To [0, 1] over all layers together."""
+    low = min(float(w.min()) for w in weights.values())
+    high = max(float(w.max()) for w in weights.values())
+    return {name: (w - low) / (high - low + 1e-32) for name, w in weights.items()}
+
+
+def mean_over_images(specialist: Specialist, data: Source, of_image: Callable[[Tensor], Tensor], power: int) -> Weights:
+    """The mean over single images of |gradient|^power of a scalar function of the logits."""
+    parameters = {name: p.detach() for name, p in specialist.module.named_parameters()}
+    buffers = dict(specialist.module.named_buffers())
+
+    def scalar(weights: Weights, image_3HW: Tensor) -> Tensor:
+        logits_1K = torch.func.functional_call(specialist.module, (weights, buffers), (image_3HW.unsqueeze(0),))
+        return of_image(logits_1K[0])
+
+    gradient = torch.func.vmap(torch.func.grad(scalar), in_dims=(None, 0), randomness="different")
+    total = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    count = 0
+    specialist.module.eval()
+    for batch in open_feed(data, specialist.geometry).in_order(32):
+        found = gradient(parameters, specialist.preprocessing(batch.images_N3HW.to(specialist.device)))
+        for name, gradient_N in found.items():
+            total[name] += gradient_N.abs().pow(power).sum(dim=0)
+        count += len(batch)
+    return {name: value / count for name, value in total.items()}

@@ -1,0 +1,16 @@
+"""Inference twice: keep every specialist and concatenate their normalised logits (Eq. 4).
+
+For classifiers this is the ceiling that DMC distils from; it needs one model for each group.
+"""
+
+from __future__ import annotations
+
+from dmc.methods.base import Learned, Lesson, Method
+from dmc.methods.dmc import new_specialist
+
+
+class InferenceTwice(Method):
+    name, title = "inference-twice", "Inference twice"
+
+    def learn(self, before: Learned, lesson: Lesson) -> Learned:
+        return Learned([*before.specialists, new_specialist(before.specialists[0], lesson)])

@@ -1,0 +1,56 @@
+"""SI: importance is how much a weight's path through training lowered the loss.
+
+Zenke et al., "Continual Learning Through Synaptic Intelligence" (ICML 2017): omega adds up -gradient * step (Eq. 3);
+at the end of a lesson the importance grows by omega / (distance^2 + xi) (Eq. 5), where positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor, nn
+
+from dmc.methods.base import Learned, Lesson
+from dmc.methods.importance import ImportanceMethod, Tracker, Weights, grown
+
+XI = 1e-3
+
+
+class PathTracker(Tracker):
+    """`omega` of this lesson, and where the lesson started."""
+
+    prefix = "path"
+
+    def __init__(self, module: nn.Module, notes: Mapping[str, Tensor]) -> None:
+        super().__init__(module, {})  # every lesson has a path of its own
+        for name, value in self.get("start").items():
+            value.copy_(module.get_parameter(name).detach())
+
+    def parts(self) -> Sequence[str]:
+        return ("omega", "start")
+
+    def gradients_ready(self) -> None:
+        self.before = {name: p.detach().clone() for name, p in self.module.named_parameters()}
+        self.gradient = {name: p.grad.clone() for name, p in self.module.named_parameters() if p.grad is not None}
+
+    def weights_stepped(self) -> None:
+        omega = self.get("omega")
+        for name, parameter in self.module.named_parameters():
+            omega[name] -= self.gradient[name] * (parameter.detach() - self.before[name])
+
+
+class SI(ImportanceMethod):
+    name, title = "si", "SI"
+    strength = 0.05
+
+    def trackers(self, module: nn.Module, notes: Mapping[str, Tensor]) -> list[Tracker]:
+        return [PathTracker(module, notes)]
+
+    def importance(self, learned: Learned, lesson: Lesson) -> Weights:
+        result = {}
+        for name, parameter in learned.specialists[0].module.named_parameters():
+            omega, start = learned.notes[f"path.omega.{name}"], learned.notes[f"path.start.{name}"]
+            gained = (omega / ((parameter.detach() - start).square() + XI)).relu()
+            before = learned.notes.get(f"importance.{name}")
+            result[name] = gained if before is None else gained + grown(before, gained)
+        return result

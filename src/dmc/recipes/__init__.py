@@ -1,0 +1,1 @@
+"""Settings as data: what is run, and how long, in the profiles `paper`, `lite` and `smoke`."""

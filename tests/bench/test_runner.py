@@ -1,0 +1,202 @@
+"""The benchmark as a user runs it, in seconds, and what methods can and cannot see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dmc.bench.runner import Bench
+from dmc.data.sources import ListedImages, Source
+from dmc.methods import METHODS, Learned, Lesson, Method
+from dmc.recipes.profile import load_profile, strength_for
+from dmc.training.schedule import CONSOLIDATION, SPECIALIST
+from tests.conftest import Answer
+
+Dmc = Callable[..., Answer]
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench("digits", 2, load_profile("smoke", "digits"), tmp_path / "bench")
+
+
+class Spy(Method):
+    """Notes what it is given."""
+
+    name, title = "spy", "Spy"
+
+    def __init__(self) -> None:
+        self.lessons: list[Lesson] = []
+
+    def begin(self, first: Learned, lesson: Lesson) -> Learned:
+        self.lessons.append(lesson)
+        return first
+
+    def learn(self, before: Learned, lesson: Lesson) -> Learned:
+        self.lessons.append(lesson)
+        old = before.specialists[0]
+        return Learned([old.widened(lesson.data.classes)])
+
+
+def reachable(root: object) -> list[object]:
+    """Everything that attributes and containers lead to, except into modules and types."""
+    found: list[object] = []
+    seen: set[int] = set()
+    todo = [root]
+    while todo:
+        thing = todo.pop()
+        if id(thing) in seen or isinstance(thing, type) or (type(thing).__module__ == "builtins" and callable(thing)):
+            continue
+        seen.add(id(thing))
+        found.append(thing)
+        todo += list(vars(thing).values()) if hasattr(thing, "__dict__") else []
+        if isinstance(thing, dict):
+            todo += thing.values()
+        elif isinstance(thing, list | tuple | set):
+            todo += thing
+    return found
+
+
+def test_old_data_is_out_of_reach(bench: Bench) -> None:
+    spy = Spy()
+    bench.settle()
+    assert bench.run_cell(spy, 0) == ""
+    stream = bench.open(0)
+    assert [lesson.data.classes for lesson in spy.lessons] == [tuple(sorted(group)) for group in stream.groups]
+    for lesson, group in zip(spy.lessons, stream.groups, strict=True):
+        assert lesson.aux is None  # it declared none
+        sources = [thing for thing in reachable(lesson) if isinstance(thing, Source)]
+        assert len(sources) == 1
+        wanted = len(stream.train.keep(group))
+        images = [thing for thing in reachable(lesson) if isinstance(thing, np.ndarray)]
+        assert len(lesson.data) == wanted == len(images)
+        assert all(image.base is None for image in images)  # no view into the whole data set
+
+
+def test_only_the_oracle_sees_everything(bench: Bench) -> None:
+    stream = bench.open(0)
+    for method in METHODS.values():
+        lesson = bench.lesson(stream, method, order=0, i=2)
+        expected = stream.so_far(2) if method.name == "oracle" else stream.groups[2]
+        assert set(lesson.data.classes) == set(expected)
+        assert (lesson.aux is not None) == (method.name == "dmc")
+
+
+def test_every_method_goes_through_three_groups(dmc: Dmc, tmp_path: Path) -> None:
+    command = ("bench", "digits", "--group-size", 2, "--profile", "smoke", "--orders", 1, "-o", tmp_path / "b")
+    said = dmc(*command, "--json")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
+    assert set(found) == set(METHODS)
+    for row in found.values():
+        assert len(row["accuracy"]) == 3
+        assert row["accuracy"][0] == found["oracle"]["accuracy"][0]  # the first group's model is shared
+    assert "profile smoke" in (tmp_path / "b" / "table.md").read_text()
+    assert (tmp_path / "b" / "accuracy.png").stat().st_size > 10_000
+    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "b").rglob("confusion.npy")}
+    assert len(stamps) == 3 * len(METHODS)
+    assert dmc(*command).code == 0
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps  # finished cells are not run again
+
+
+class StopError(Exception):
+    pass
+
+
+def stopping_after(learn: Callable[..., Learned], stop: int) -> Callable[..., Learned]:
+    """Breaks off when group `stop` is trained, but not yet saved."""
+
+    def broken_off(self: Method, before: Learned, lesson: Lesson) -> Learned:
+        result = learn(self, before, lesson)
+        if lesson.folder.name == f"group-{stop}":
+            raise StopError
+        return result
+
+    return broken_off
+
+
+def test_a_cell_interrupted_after_any_group_ends_the_same(bench: Bench, tmp_path: Path) -> None:
+    whole = Bench(bench.stream, 2, bench.profile, tmp_path / "whole")
+    for comparison in (bench, whole):
+        comparison.settle()
+
+    for name in ("si", "rwalk"):
+        method = METHODS[name]
+        whole.run_cell(method, 0)
+        for stop in (1, 2):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(type(method), "learn", stopping_after(type(method).learn, stop))
+                with pytest.raises(StopError):
+                    bench.run_cell(method, 0)
+        assert bench.run_cell(method, 0) == ""
+        ours, theirs = (b.cell_folder(name, 0) / "group-2" for b in (bench, whole))
+        assert np.array_equal(np.load(ours / "confusion.npy"), np.load(theirs / "confusion.npy"))
+        for file in ("model-0/model.safetensors", "notes.safetensors"):
+            assert (ours / "learned" / file).read_bytes() == (theirs / "learned" / file).read_bytes()
+
+
+def test_a_cell_that_diverges_does_not_stop_the_others(
+    dmc: Dmc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dmc.methods.lwf.TEMPERATURE", float("nan"))
+    said = dmc("bench", "digits", "--group-size", 3, "--profile", "smoke", "--orders", 1,
+               "--methods", "lwf,finetuning", "-o", tmp_path / "b")  # fmt: skip
+    assert said.code == 0
+    assert "lwf, order 0: training diverged: loss is not finite" in said.err
+    assert "Finetuning" in said.out
+    assert "LwF" not in said.out
+    assert "diverged" in (tmp_path / "b" / "order-0" / "lwf" / "failed.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("digits", "--methods", "dmcc"), "unknown method 'dmcc'; did you mean 'dmc'?"),
+        (("digits", "--profile", "lit"), "unknown profile 'lit'; did you mean 'lite'?"),
+        (("nowhere",), "unknown stream 'nowhere'"),
+        (("icifar100",), "give --data-root (or set DMC_DATA) to a folder with cifar100/train.parquet"),
+    ],
+)
+def test_bad_input(
+    dmc: Dmc, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], words: str
+) -> None:
+    monkeypatch.delenv("DMC_DATA", raising=False)
+    said = dmc("bench", *arguments, "-o", tmp_path / "b")
+    assert said.code == 2
+    assert words in said.err
+    assert said.err.count("\n") == 1
+    assert not (tmp_path / "b").exists()
+
+
+def test_a_folder_holds_one_comparison(dmc: Dmc, tmp_path: Path) -> None:
+    command = ("bench", "digits", "--methods", "finetuning", "--orders", 1, "--profile", "smoke", "-o", tmp_path / "b")
+    said = dmc(*command, "--group-size", 4)
+    assert said.code == 0
+    assert "the last group has 2 classes" in said.err
+    assert dmc(*command, "--group-size", 3).code == 2
+
+
+def test_profiles_change_only_what_they_name() -> None:
+    paper = load_profile("paper", "icifar100")
+    assert (paper.specialist, paper.consolidation, paper.arch) == (SPECIALIST, CONSOLIDATION, "cifar_resnet32")
+    lite = load_profile("lite", "icifar100")
+    assert (lite.specialist.epochs, lite.specialist.momentum) == (15, SPECIALIST.momentum)
+    assert load_profile("lite", "digits").specialist.flip is False
+
+
+def test_strengths_are_the_appendixs() -> None:
+    assert [strength_for("ewc++", g, 0) for g in (5, 10, 20, 50)] == [10, 10, 1, 0.1]
+    assert strength_for("rwalk", 6, 0) == 5  # the nearest group size
+    assert strength_for("lwf", 10, 1.0) == 1.0
+
+
+def test_a_part_of_the_auxiliary_images_is_always_the_same(bench: Bench) -> None:
+    aux = bench.open(0).aux
+    assert isinstance(aux, ListedImages)
+    assert len(aux) == 200
+    first, second = ([r.name for r in bench.open(0).aux.records()] for _ in range(2))
+    assert first == second

@@ -1,0 +1,206 @@
+"""Each method's distinctive quantity, against values worked out by hand or derived in another way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dmc.data.feed import Batch
+from dmc.data.preprocess import Preprocessing
+from dmc.data.sources import ArrayImages
+from dmc.distill.teachers import Teachers
+from dmc.methods.base import Learned, Lesson
+from dmc.methods.ewc import EWC
+from dmc.methods.ewc_plus_plus import FisherTracker
+from dmc.methods.fixed_representation import FixedRepresentation
+from dmc.methods.importance import Regularised, grown, normalised
+from dmc.methods.inference_twice import InferenceTwice
+from dmc.methods.lwf import WithoutForgetting
+from dmc.methods.mas import MAS
+from dmc.methods.rwalk import WalkTracker
+from dmc.methods.si import SI, PathTracker
+from dmc.specialist import Specialist
+from dmc.training.schedule import Schedule
+from tests.conftest import tiny
+
+PIXEL = Preprocessing(1, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
+
+def one_weight() -> nn.Linear:
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(module.weight)
+    return module
+
+
+def step(tracker: FisherTracker | PathTracker, gradient: float, change: float) -> None:
+    weight = tracker.module.get_parameter("weight")
+    weight.grad = torch.tensor([[float(gradient)]])
+    tracker.gradients_ready()
+    with torch.no_grad():
+        weight.add_(change)
+    tracker.weights_stepped()
+
+
+def lesson(data: ArrayImages, folder: Path, strength: float = 0.0) -> Lesson:
+    quick = Schedule(epochs=2, batch_size=8)
+    return Lesson(data, None, quick, quick, strength, seed=0, folder=folder)
+
+
+def test_ewc_plus_plus_averages_the_fisher_while_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dmc.methods.ewc_plus_plus.INTERVAL", 2)
+    tracker = FisherTracker(one_weight(), {})
+    for gradient in (1, 3):  # mean square 5, weighed with 0.9
+        step(tracker, gradient, 0)
+    assert tracker.diagonal()["weight"].item() == pytest.approx(4.5)
+    for gradient in (2, 2):  # 0.1 * 4.5 + 0.9 * 4
+        step(tracker, gradient, 0)
+    assert tracker.diagonal()["weight"].item() == pytest.approx(4.05)
+    step(tracker, 1, 0)  # half an interval: 0.1 * 4.05 + 0.9 * 1
+    assert tracker.diagonal()["weight"].item() == pytest.approx(1.305)
+
+
+def test_si_integrates_along_the_path() -> None:
+    module = one_weight()
+    tracker = PathTracker(module, {})
+    step(tracker, 2, -0.1)
+    step(tracker, 1, -0.1)
+    assert tracker.get("omega")["weight"].item() == pytest.approx(0.3)
+    specialist = Specialist.__new__(Specialist)
+    specialist.module = module
+    learned = Learned([specialist], dict(tracker.tensors))
+    found = SI().importance(learned, lesson=None)["weight"].item()  # type: ignore[arg-type]
+    assert found == pytest.approx(0.3 / (0.04 + 1e-3))
+    learned.notes["importance.weight"] = torch.tensor([[2.0]])
+    again = SI().importance(learned, lesson=None)["weight"].item()  # type: ignore[arg-type]
+    assert again == pytest.approx(2 + 0.3 / (0.04 + 1e-3))
+
+
+def test_rwalk_divides_by_the_riemannian_length_of_each_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("ewc_plus_plus", "rwalk"):
+        monkeypatch.setattr(f"dmc.methods.{module}.INTERVAL", 1)
+    weight = one_weight()
+    fisher = FisherTracker(weight, {})
+    walk = WalkTracker(weight, {}, fisher)
+    expected, running = 0.0, 0.0
+    for gradient, change in ((2.0, -0.1), (1.0, -0.3), (1.0, 0.2)):  # the last one goes uphill and does not count
+        weight.weight.grad = torch.tensor([[gradient]])
+        fisher.gradients_ready()
+        step(walk, gradient, change)
+        running = 0.1 * running + 0.9 * gradient**2
+        expected += max(0.0, -gradient * change / (0.5 * running * change**2 + 1e-3))
+    assert walk.get("score")["weight"].item() == pytest.approx(expected, rel=1e-4)
+
+
+def linear(names: str, seed: int) -> Specialist:
+    torch.manual_seed(seed)
+    return Specialist(nn.Sequential(nn.Flatten(), nn.Linear(3, len(names), bias=False)), names, PIXEL)
+
+
+def pixels(count: int, seed: int) -> tuple[ArrayImages, Tensor]:
+    images = np.random.default_rng(seed).integers(0, 256, (count, 1, 1, 3), dtype=np.uint8)
+    return ArrayImages(images, np.zeros(count, np.int64), ["a"]), torch.from_numpy(images).float().view(-1, 3) / 255
+
+
+def test_mas_is_the_mean_absolute_gradient_of_the_squared_length(tmp_path: Path) -> None:
+    model = linear("ab", 0)
+    data, x_N3 = pixels(50, 1)
+    found = MAS().importance(Learned([model]), lesson(data, tmp_path))["1.weight"]
+    weight = model.module.get_parameter("1.weight").detach()
+    expected = torch.zeros(2, 3)
+    for x in x_N3:
+        expected += (2 * torch.outer(weight @ x, x)).abs() / 50  # by hand: d||Wx||^2 / dW = 2 (Wx) x'
+    torch.testing.assert_close(found, expected)
+
+
+def test_ewc_is_the_fisher_of_the_models_own_answers(tmp_path: Path) -> None:
+    model = linear("abc", 0)
+    image = np.full((4000, 1, 1, 3), 200, np.uint8)
+    found = EWC().importance(Learned([model]), lesson(ArrayImages(image), tmp_path))["1.weight"]
+    x = torch.full((3,), 200 / 255)
+    p = (model.module.get_parameter("1.weight").detach() @ x).softmax(0)
+    expected = torch.outer(p * (1 - p), x.square())  # E[(1{y=k} - p_k)^2] = p_k (1 - p_k)
+    torch.testing.assert_close(found, expected, rtol=0.06, atol=0)
+
+
+def test_the_penalty_is_strength_times_importance_times_squared_distance() -> None:
+    """The gradient added by hand against autograd on the written-out loss."""
+    old, wide = tiny("ab", 1), tiny("abcd", 2)
+    anchor = {name: p.detach().clone() for name, p in old.module.named_parameters()}
+    importance = {name: torch.rand_like(p) for name, p in anchor.items()}
+    task = Regularised(wide, "cd", (), anchor, importance, strength=0.7)
+    images = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
+    batch = Batch(images, torch.tensor([0, 1, 0, 1, 0, 1]))
+    task.losses(batch)["loss"].backward()  # type: ignore[no-untyped-call]
+    task.gradients_ready()
+    found = {name: p.grad.clone() for name, p in wide.module.named_parameters() if p.grad is not None}
+    wide.module.zero_grad()
+    penalty = torch.zeros(())
+    for name, parameter in wide.module.named_parameters():
+        rows = parameter[: len(anchor[name])]
+        penalty = penalty + (importance[name] * (rows - anchor[name]).square()).sum()
+    loss = F.cross_entropy(wide.logits(images), torch.tensor([2, 3, 2, 3, 2, 3])) + 0.7 * penalty
+    loss.backward()  # type: ignore[no-untyped-call]
+    for name, parameter in wide.module.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad)
+
+
+def test_importance_is_scaled_over_all_layers_together() -> None:
+    found = normalised({"a": torch.tensor([1.0, 3.0]), "b": torch.tensor([5.0])})
+    assert found["a"].tolist() == [0.0, 0.5]
+    assert found["b"].tolist() == [1.0]
+    assert grown(torch.ones(1, 2), torch.ones(3, 2)).tolist() == [[1, 1], [0, 0], [0, 0]]
+
+
+def test_lwf_adds_distillation_over_the_old_classes() -> None:
+    old = tiny("ab", 1)
+    wide = old.widened("cd")
+    images = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 1, 1, 0])
+    found = WithoutForgetting(wide, old, ("c", "d"), strength=3.0).losses(Batch(images, labels))
+    assert found["distillation"].item() == pytest.approx(0, abs=1e-6)  # nothing has been forgotten yet
+    other = tiny("ab", 2)
+    found = WithoutForgetting(wide, other, ("c", "d"), strength=3.0).losses(Batch(images, labels))
+    logits, before = wide.logits(images), other.logits(images)
+    p, q = (before / 2).softmax(1), (logits[:, :2] / 2).softmax(1)
+    divergence = (p * (p / q).log()).sum(1).mean()
+    assert found["distillation"].item() == pytest.approx(4 * divergence.item(), rel=1e-4)
+    total = F.cross_entropy(logits, labels + 2) + 3 * found["distillation"]
+    assert found["loss"].item() == pytest.approx(total.item(), rel=1e-5)
+
+
+def noise(names: list[str], seed: int = 0) -> ArrayImages:
+    images = np.random.default_rng(seed).integers(0, 256, (16, 16, 16, 3), dtype=np.uint8)
+    return ArrayImages(images, np.arange(16) % len(names), names)
+
+
+def test_fixed_representation_moves_nothing_but_the_new_rows(tmp_path: Path) -> None:
+    old = tiny("ab", 1)
+    learned = FixedRepresentation().learn(Learned([old]), lesson(noise(["c", "d"]), tmp_path)).specialists[0]
+    before, after = old.module.state_dict(), learned.module.state_dict()
+    for key, value in after.items():
+        if key.startswith("fc."):
+            assert torch.equal(value[:2], before[key])
+            assert not torch.equal(value[2:], old.widened("cd").module.state_dict()[key][2:])
+        else:
+            assert torch.equal(value, before[key]), key
+    assert all(p.requires_grad for p in learned.module.parameters())
+
+
+def test_inference_twice_keeps_every_specialist(tmp_path: Path) -> None:
+    old = tiny("ab", 1)
+    learned = InferenceTwice().learn(Learned([old]), lesson(noise(["c", "d"]), tmp_path))
+    assert isinstance(learned.model, Teachers)
+    assert learned.model.classes.names == ("a", "b", "c", "d")
+    images = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
+    own = old.logits(images)
+    torch.testing.assert_close(learned.model.logits(images)[:, :2], own - own.mean(1, keepdim=True))
+    learned.notes["x"] = torch.ones(2)
+    learned.save(tmp_path / "saved")
+    again = Learned.load(tmp_path / "saved")
+    torch.testing.assert_close(again.model.logits(images), learned.model.logits(images))
+    assert torch.equal(again.notes["x"], torch.ones(2))
