@@ -118,6 +118,14 @@ class Specialist:
         logits: Tensor = getattr(answer, "logits", answer)  # Inception's and GoogLeNet's in training
         return logits
 
+    def features(self, images_N3HW: Tensor) -> Tensor:
+        """What the network feeds to its classification layer; timm's interface has it."""
+        if not hasattr(self.module, "forward_head"):
+            raise DmcError(f"{self.arch or self.name} does not say what its features are; use a timm architecture")
+        seen = self.preprocessing(images_N3HW.to(self.device))
+        features_ND: Tensor = self.module.forward_head(self.module.forward_features(seen), pre_logits=True)  # type: ignore[operator]
+        return features_ND
+
     def probabilities(self, images_N3HW: Tensor) -> Tensor:
         with torch.no_grad():
             logits_NK = self.logits(images_N3HW)

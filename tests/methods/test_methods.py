@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,16 @@ from torch import Tensor, nn
 
 from dmc.data.feed import Batch
 from dmc.data.preprocess import Preprocessing
-from dmc.data.sources import ArrayImages
+from dmc.data.sources import ArrayImages, Source
 from dmc.distill.teachers import Teachers
+from dmc.methods import exemplars
 from dmc.methods.base import Learned, Lesson
+from dmc.methods.dmc_plus import DMCPlus
 from dmc.methods.ewc import EWC
 from dmc.methods.ewc_plus_plus import FisherTracker
+from dmc.methods.exemplars import herding
 from dmc.methods.fixed_representation import FixedRepresentation
+from dmc.methods.icarl import ICaRL, NearestMean, SigmoidDistillation
 from dmc.methods.importance import Regularised, grown, normalised
 from dmc.methods.inference_twice import InferenceTwice
 from dmc.methods.lwf import WithoutForgetting
@@ -204,3 +209,83 @@ def test_inference_twice_keeps_every_specialist(tmp_path: Path) -> None:
     again = Learned.load(tmp_path / "saved")
     torch.testing.assert_close(again.model.logits(images), learned.model.logits(images))
     assert torch.equal(again.notes["x"], torch.ones(2))
+
+
+def test_herding_follows_the_mean() -> None:
+    """On a line, by hand: the mean is 2; 2 is nearest; then {2, 3} (2.5) ties {2, 1} (1.5) and the first wins."""
+    features = torch.tensor([[0.0], [3.0], [2.0], [1.0], [4.0]])
+    assert herding(features, 3) == [2, 1, 3]
+    assert sorted(herding(features, 9)) == [0, 1, 2, 3, 4]  # never the same image twice
+
+
+def test_icarl_distils_with_sigmoids() -> None:
+    old = tiny("ab", 1)
+    wide = tiny("abc", 2)
+    images = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    task = SigmoidDistillation(wide, old, ("c", "a"))
+    found = task.losses(Batch(images, torch.tensor([0, 1])))["loss"].item()  # a new image and an exemplar
+    expected = 0.0
+    for y, q, truth in zip(wide.logits(images), old.logits(images).sigmoid(), (1.0, 0.0), strict=True):
+        for answer, wanted in zip(y.sigmoid().tolist(), [*q.tolist(), truth], strict=True):
+            expected -= wanted * np.log(answer) + (1 - wanted) * np.log(1 - answer)
+    assert found == pytest.approx(expected / 2, rel=1e-4)
+
+
+def test_the_nearest_mean_of_exemplars_wins() -> None:
+    class Pixels(nn.Module):
+        """Features are the mean colours."""
+
+        def forward_features(self, x: Tensor) -> Tensor:
+            return x
+
+        def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+            return x.mean((2, 3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.forward_head(x)
+
+    model = Specialist(Pixels(), "abc", Preprocessing(4, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)))
+    red, blue = (torch.zeros(3, 3, 4, 4, dtype=torch.uint8) for _ in range(2))
+    red[:, 0], blue[:, 2] = 200, 100
+    rule = NearestMean(model, {"red": red, "blue": blue})
+    purple = torch.zeros(1, 3, 4, 4, dtype=torch.uint8)
+    purple[:, 0], purple[:, 2] = 30, 60
+    answer = rule.logits(purple)
+    assert rule.classes.names[int(answer.argmax())] == "blue"
+    direction = torch.tensor([30.0, 0, 60]) / 4500**0.5  # unit length
+    to_red = (direction - torch.tensor([1.0, 0, 0])).norm()
+    assert answer[0, 0].item() == pytest.approx(-to_red.item(), rel=1e-4)
+
+
+def test_icarl_shares_its_budget_among_all_classes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ICaRL, "memory", 10)
+    method = ICaRL()
+    first = method.begin(Learned([tiny("ab", 1)]), lesson(noise(["a", "b"]), tmp_path / "0"))
+    assert {name: len(images) for name, images in exemplars.of(first.notes).items()} == {"a": 5, "b": 5}
+    second = method.learn(first, lesson(noise(["c", "d"], 1), tmp_path / "1"))
+    kept = exemplars.of(second.notes)
+    assert {name: len(images) for name, images in kept.items()} == {"a": 2, "b": 2, "c": 2, "d": 2}
+    assert torch.equal(kept["a"], exemplars.of(first.notes)["a"][:2])  # the best stay
+    assert method.classifier(second).classes.names == ("a", "b", "c", "d")
+
+
+def test_dmc_plus_has_the_appendixs_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """K = 20, g = 2: 10 of each, then 10 of each new class join (K / g), and 5 of each stay (K / 2g)."""
+    monkeypatch.setattr(DMCPlus, "memory", 20)
+    tuned_on: list[int] = []
+    real = exemplars.as_source
+
+    def counted(kept: dict[str, Tensor]) -> Source:
+        tuned_on.append(sum(map(len, kept.values())))
+        return real(kept)
+
+    monkeypatch.setattr("dmc.methods.exemplars.as_source", counted)
+    method = DMCPlus()
+    first = method.begin(Learned([tiny("ab", 1)]), lesson(noise(["a", "b"]), tmp_path / "0"))
+    assert [len(images) for images in exemplars.of(first.notes).values()] == [8, 8]  # all there are
+    aux = ArrayImages(np.random.default_rng(0).integers(0, 256, (16, 16, 16, 3), dtype=np.uint8))
+    second = method.learn(first, replace(lesson(noise(["c", "d"], 1), tmp_path / "1"), aux=aux))
+    assert tuned_on == [32]
+    assert [len(images) for images in exemplars.of(second.notes).values()] == [5, 5, 5, 5]
+    short = DMCPlus._short(Schedule(epochs=200))
+    assert (short.epochs, short.lr_at(0, 10), short.lr_at(149, 10)) == (15, 1e-3, 1e-3)

@@ -20,10 +20,10 @@ from dmc.bench.streams import Stream, open_stream
 from dmc.data.feed import open_feed
 from dmc.data.sources import ListedImages, Source
 from dmc.device import pick_device
-from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
 from dmc.files import replacing, write_text
-from dmc.methods import Learned, Lesson, Method
+from dmc.methods import Learned, Lesson, Method, exemplars
+from dmc.methods.base import Classifier
 from dmc.methods.importance import Regularised, Tracker
 from dmc.methods.rwalk import RWalk
 from dmc.methods.si import SI
@@ -88,7 +88,8 @@ class Bench:
             else:
                 learned = method.learn(learned or Learned.load(folder / f"group-{i - 1}" / "learned"), lesson)
             learned.save(place / "learned")
-            matrix = confusion(learned.model, stream.test, stream.so_far(i))
+            require_budget(method, learned)
+            matrix = confusion(method.classifier(learned), stream.test, stream.so_far(i))
             with replacing(place / "confusion.npy") as path, path.open("wb") as file:
                 np.save(file, matrix)
 
@@ -131,7 +132,14 @@ class Bench:
         return scores([np.load(file) for file in files], sizes)
 
 
-def confusion(model: Specialist | Teachers, test: Source, names: tuple[str, ...]) -> Matrix:
+def require_budget(method: Method, learned: Learned) -> None:
+    """A method keeps no more images than it declared."""
+    kept = sum(map(len, exemplars.of(learned.notes).values()))
+    if kept > method.memory:
+        raise DmcError(f"{method.name} keeps {kept} images but declared {method.memory}")
+
+
+def confusion(model: Classifier, test: Source, names: tuple[str, ...]) -> Matrix:
     """Counts of (class, answer) over the classes so far, both in order of arrival."""
     source = test.keep(names)
     place = {name: i for i, name in enumerate(names)}

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from dmc.classes import Classes
+from dmc.classes import Classes, ClassUnion
 from dmc.errors import DmcError, first_line
 from dmc.progress import progress
 
@@ -97,6 +97,23 @@ class ListedImages(Source):
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
         yield from permuted(self.listed, seed)
+
+
+class JoinedImages(Source):
+    """Labeled sources put together; classes are matched by name, in order of first appearance."""
+
+    def __init__(self, *sources: Source) -> None:
+        self.name, self.sources = " + ".join(s.name for s in sources), sources
+        union = ClassUnion.of([s.classes for s in sources])
+        self.classes, self.new_labels = union.names, union.columns
+
+    def __len__(self) -> int:
+        return sum(map(len, self.sources))
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        for source, new_label in zip(self.sources, self.new_labels, strict=True):
+            for record in source.records(seed):
+                yield record._replace(label=new_label[record.label])
 
 
 class FolderImages(Source):

@@ -3,10 +3,12 @@
 from dmc.errors import DmcError, nearest
 from dmc.methods.base import Learned, Lesson, Method
 from dmc.methods.dmc import DMC
+from dmc.methods.dmc_plus import DMCPlus
 from dmc.methods.ewc import EWC
 from dmc.methods.ewc_plus_plus import EWCPlusPlus
 from dmc.methods.finetuning import Finetuning
 from dmc.methods.fixed_representation import FixedRepresentation
+from dmc.methods.icarl import ICaRL
 from dmc.methods.inference_twice import InferenceTwice
 from dmc.methods.lwf import LwF
 from dmc.methods.mas import MAS
@@ -27,7 +29,9 @@ METHODS: dict[str, Method] = {
         SI(),
         MAS(),
         RWalk(),
+        ICaRL(),
         DMC(),
+        DMCPlus(),
         InferenceTwice(),
         Oracle(),
     )

@@ -10,11 +10,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Protocol
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from dmc.classes import Classes
+from dmc.data.decode import Geometry
 from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
 from dmc.files import replacing, write_text
@@ -60,6 +63,20 @@ class Learned:
         return cls([load(folder / f"model-{i}") for i in range(count)], load_file(folder / "notes.safetensors"))
 
 
+class Classifier(Protocol):
+    """Whatever can be asked about images: a specialist, several, or a rule on top of one."""
+
+    @property
+    def classes(self) -> Classes: ...
+
+    @property
+    def geometry(self) -> Geometry: ...
+
+    def logits(self, images_N3HW: Tensor) -> Tensor: ...
+
+    def to(self, device: torch.device) -> Any: ...
+
+
 class Method(ABC):
     """A row in every table."""
 
@@ -67,6 +84,7 @@ class Method(ABC):
     title: ClassVar[str]  # in tables and figures
     uses_aux: ClassVar[bool] = False
     sees_everything: ClassVar[bool] = False  # all data so far, which only the upper bound may have
+    memory: ClassVar[int] = 0  # how many images of old classes it may keep
     strength: ClassVar[float] = 0.0  # of its regulariser, where a recipe says nothing else
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
@@ -76,6 +94,10 @@ class Method(ABC):
     @abstractmethod
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         """Learn the lesson's classes."""
+
+    def classifier(self, learned: Learned) -> Classifier:
+        """What answers at test time; for most methods, the model."""
+        return learned.model
 
 
 def new_classes(old: Sequence[str], data: Source) -> list[str]:

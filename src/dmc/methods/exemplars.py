@@ -1,0 +1,66 @@
+"""A budgeted memory of old images, kept among a method's notes: `exemplars.CLASS` is a uint8 tensor, best first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dmc.data.feed import open_feed
+from dmc.data.sources import ArrayImages, Source
+from dmc.seeds import seed_for
+from dmc.specialist import Specialist
+
+PREFIX = "exemplars."
+BUDGET = 2000  # K, as in iCaRL and in the paper
+
+
+def of(notes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {key.removeprefix(PREFIX): images for key, images in notes.items() if key.startswith(PREFIX)}
+
+
+def as_notes(kept: Mapping[str, Tensor], per_class: int) -> dict[str, Tensor]:
+    """The first `per_class` of each class, under their names."""
+    return {f"{PREFIX}{name}": images_M3HW[:per_class] for name, images_M3HW in kept.items()}
+
+
+def as_source(kept: Mapping[str, Tensor]) -> Source:
+    images_M3HW = torch.cat(list(kept.values()))
+    labels = [label for label, images in enumerate(kept.values()) for _ in images]
+    return ArrayImages(images_M3HW.permute(0, 2, 3, 1).contiguous().numpy(), labels, list(kept), "exemplars")
+
+
+def by_class(data: Source, model: Specialist) -> dict[str, Tensor]:
+    """All images of each class, at the model's size."""
+    batches = list(open_feed(data, model.geometry).in_order(256))
+    images_N3HW = torch.cat([batch.images_N3HW for batch in batches])
+    labels_N = torch.cat([batch.labels_N for batch in batches])
+    return {name: images_N3HW[labels_N == label] for label, name in enumerate(data.classes)}
+
+
+def at_random(images_N3HW: Tensor, count: int, seed: int, name: str) -> Tensor:
+    generator = torch.Generator().manual_seed(seed_for(seed, "exemplars", name))
+    return images_N3HW[torch.randperm(len(images_N3HW), generator=generator)[:count]]
+
+
+def unit_features(model: Specialist, images_N3HW: Tensor) -> Tensor:
+    """Features scaled to length 1, as iCaRL compares them."""
+    model.module.eval()
+    with torch.no_grad():
+        parts = [F.normalize(model.features(part)).cpu() for part in torch.split(images_N3HW, 256)]
+    return torch.cat(parts)
+
+
+def herding(features_ND: Tensor, count: int) -> list[int]:
+    """iCaRL, Algorithm 4: at every step, the image that brings the mean of the chosen closest to the mean of all."""
+    mean_D = features_ND.mean(dim=0)
+    chosen: list[int] = []
+    sum_D = torch.zeros_like(mean_D)
+    for k in range(1, min(count, len(features_ND)) + 1):
+        distance_N = (mean_D - (features_ND + sum_D) / k).norm(dim=1)
+        distance_N[chosen] = float("inf")
+        chosen.append(int(distance_N.argmin()))
+        sum_D += features_ND[chosen[-1]]
+    return chosen

@@ -1,0 +1,88 @@
+"""iCaRL: exemplars chosen by herding, distillation with sigmoid outputs, nearest mean of exemplars at test time.
+
+Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning" (CVPR 2017), Algorithms 1 to 5, K = 2000.
+The first group's model is the shared one, trained with cross entropy; from the second group on the loss is
+Algorithm 3's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dmc.classes import Classes
+from dmc.data.decode import Geometry
+from dmc.data.feed import Batch
+from dmc.data.sources import JoinedImages
+from dmc.device import pick_device
+from dmc.methods import exemplars
+from dmc.methods.base import Classifier, Learned, Lesson, Method, new_classes
+from dmc.specialist import Specialist
+from dmc.training.supervised import Supervised, fit_labeled
+
+
+class SigmoidDistillation(Supervised):
+    """Algorithm 3: binary cross entropy, with the truth for new classes and the old network's answer for old ones."""
+
+    def __init__(self, wide: Specialist, old: Specialist, data_classes: Sequence[str]) -> None:
+        super().__init__(wide, data_classes)
+        self.old = old.to(pick_device())
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        logits_NT = self.specialist.logits(batch.images_N3HW)
+        wanted_N = self.column_of_label.to(logits_NT.device)[batch.labels_N]
+        target_NT = F.one_hot(wanted_N, logits_NT.shape[1]).to(logits_NT)
+        with torch.no_grad():
+            target_NT[:, : len(self.old.names)] = self.old.logits(batch.images_N3HW).sigmoid()
+        summed = F.binary_cross_entropy_with_logits(logits_NT, target_NT, reduction="sum")
+        return {"loss": summed / len(batch)}
+
+
+class NearestMean:
+    """Algorithm 1: the class whose mean exemplar, in feature space, is nearest."""
+
+    def __init__(self, model: Specialist, kept: dict[str, Tensor]) -> None:
+        self.model, self.classes = model, Classes.of(kept)
+        means = [exemplars.unit_features(model, images).mean(dim=0) for images in kept.values()]
+        self.means_TD = F.normalize(torch.stack(means))
+
+    @property
+    def geometry(self) -> Geometry:
+        return self.model.geometry
+
+    def to(self, device: torch.device) -> NearestMean:
+        self.model.to(device)
+        return self
+
+    def logits(self, images_N3HW: Tensor) -> Tensor:
+        return -torch.cdist(exemplars.unit_features(self.model, images_N3HW), self.means_TD)
+
+
+class ICaRL(Method):
+    name, title = "icarl", "iCaRL"
+    memory = exemplars.BUDGET
+
+    def begin(self, first: Learned, lesson: Lesson) -> Learned:
+        return self._with_exemplars(first.specialists[0], {}, lesson)
+
+    def learn(self, before: Learned, lesson: Lesson) -> Learned:
+        old, kept = before.specialists[0], exemplars.of(before.notes)
+        wide = old.widened(new_classes(old.names, lesson.data))
+        data = JoinedImages(lesson.data, exemplars.as_source(kept))
+        task = SigmoidDistillation(wide, old, data.classes)
+        run = lesson.folder / "icarl"
+        learned = fit_labeled(wide, data, run, lesson.specialist, lesson.seed, resume=True, task=task)
+        return self._with_exemplars(learned, kept, lesson)
+
+    def _with_exemplars(self, model: Specialist, kept: dict[str, Tensor], lesson: Lesson) -> Learned:
+        """Algorithms 4 and 5: K / t images for each of t classes; herding has put the best first."""
+        per_class = self.memory // len(model.names)
+        for name, images in exemplars.by_class(lesson.data, model).items():
+            kept[name] = images[exemplars.herding(exemplars.unit_features(model, images), per_class)]
+        return Learned([model], exemplars.as_notes(kept, per_class))
+
+    def classifier(self, learned: Learned) -> Classifier:
+        return NearestMean(learned.specialists[0], exemplars.of(learned.notes))
