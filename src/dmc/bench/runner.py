@@ -16,7 +16,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from dmc.bench.metrics import Matrix, StreamScores, scores
-from dmc.bench.streams import Stream, open_stream
+from dmc.bench.streams import ClassStream, open_stream
 from dmc.data.feed import open_feed
 from dmc.data.sources import ListedImages, Source
 from dmc.device import pick_device
@@ -46,7 +46,7 @@ class Bench:
     def cell_folder(self, method: str, order: int) -> Path:
         return self.folder / f"order-{order}" / method
 
-    def open(self, order: int) -> Stream:
+    def open(self, order: int) -> ClassStream:
         return open_stream(
             self.stream, self.group_size, order, self.profile.classes, self.profile.aux_images, self.data_root
         )
@@ -93,7 +93,7 @@ class Bench:
             with replacing(place / "confusion.npy") as path, path.open("wb") as file:
                 np.save(file, matrix)
 
-    def lesson(self, stream: Stream, method: Method, order: int, i: int) -> Lesson:
+    def lesson(self, stream: ClassStream, method: Method, order: int, i: int) -> Lesson:
         """All that a method gets to see. Lists of their own: no way leads from them to other images."""
         names = stream.so_far(i) if method.sees_everything else stream.groups[i]
         return Lesson(
@@ -106,7 +106,7 @@ class Bench:
             folder=self.cell_folder(method.name, order) / f"group-{i}",
         )
 
-    def first(self, stream: Stream, order: int) -> Learned:
+    def first(self, stream: ClassStream, order: int) -> Learned:
         """The first group's model, trained once for each order, watched by every tracker that a method needs."""
         folder = self.folder / f"order-{order}" / "first"
         if not (folder / "learned" / "learned.json").exists():

@@ -17,7 +17,7 @@ ICARL_SEED = 1993  # order 0 is iCaRL's; order k has seed 1993 + k
 
 
 @dataclass(frozen=True)
-class Stream:
+class ClassStream:
     """Labeled data for training and for testing, unlabeled images, and the groups in which classes arrive."""
 
     name: str
@@ -43,7 +43,7 @@ def grouped(names: Sequence[str], size: int) -> tuple[tuple[str, ...], ...]:
 
 def open_stream(
     name: str, group_size: int, order: int, classes: int | None, aux_images: int | None, data_root: Path | None
-) -> Stream:
+) -> ClassStream:
     """`digits` (embedded), `icifar100` (from the data root), or a folder with `train/`, `test/` and `aux/`.
 
     `classes` takes only the first so many of the order, `aux_images` only so many of the unlabeled images.
@@ -66,7 +66,7 @@ def open_stream(
     if aux_images is not None and aux_images < len(aux):
         aux = ListedImages(aux, aux_images)
     ordered = class_order(train.classes, order)[:classes]
-    return Stream(name, train, test, aux, grouped(ordered, group_size))
+    return ClassStream(name, train, test, aux, grouped(ordered, group_size))
 
 
 def _root(data_root: Path | None, wanted: str) -> Path:
