@@ -13,6 +13,8 @@ import pytest
 import torch
 from filelock import FileLock
 
+from dmc.data.decode import Geometry, decode
+from dmc.data.opening import open_images
 from dmc.models.cifar_resnet import CifarResNet
 from dmc.training.schedule import Schedule
 from tests.conftest import Answer, tiny, write_images
@@ -84,6 +86,11 @@ def test_teachers_can_be_cut_down_and_renamed(
     assert [t["classes"] for t in found["teachers"]] == [["a", "e"], ["z", "e"]]
     assert found["student"]["classes"] == ["a", "e", "z"]
     assert found["shared"] == ["e"]
+    first, second = (tiny(names, seed) for names, seed in (("ab", 1), ("cde", 2)))
+    pixels = torch.stack([p for r in open_images(aux_folder).records() if (p := decode(r, Geometry(16))) is not None])
+    for teacher, spread in zip((first, second.keep("ce")), found["logit_spreads"], strict=True):
+        logits = teacher.logits(pixels)
+        assert spread == pytest.approx((logits - logits.mean(1, keepdim=True)).std().item(), abs=0.01)
 
 
 def test_check_says_what_will_happen_and_changes_nothing(

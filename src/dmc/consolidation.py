@@ -178,7 +178,8 @@ class Consolidation:
             loss.backward()  # type: ignore[no-untyped-call]
             loss.item()  # waits for the device
             training = len(batch) / (time.monotonic() - started)
-        return Estimate(tried, tried - len(batch), training if self.held else min(training, decoding))
+        spreads = self.teachers.spreads([batch.images_N3HW])
+        return Estimate(tried, tried - len(batch), training if self.held else min(training, decoding), spreads)
 
 
 @dataclass(frozen=True)
@@ -186,6 +187,7 @@ class Estimate:
     tried: int
     undecodable: int
     images_per_second: float
+    spreads: list[float]  # of each teacher's normalised logits
 
 
 def consolidate(

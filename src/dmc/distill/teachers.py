@@ -76,16 +76,20 @@ class Teachers:
         """The regression target over the union (Eq. 4)."""
         return build_targets(self.each(images_N3HW), self.union, self.centring, self.scales)
 
+    def spreads(self, batches: Iterable[Tensor]) -> list[float]:
+        """The standard deviation of each teacher's normalised logits: a teacher with larger ones weighs more."""
+        seen: list[list[Tensor]] = [[] for _ in self.specialists]
+        for images_N3HW in batches:
+            for answers, logits_NK in zip(seen, self.each(images_N3HW), strict=True):
+                answers.append(centred(logits_NK) if self.centring == "per-teacher" else logits_NK)
+        return [float(torch.cat(answers).std()) for answers in seen]
+
     def measure_scales(self, batches: Iterable[Tensor]) -> None:
         """`scale: pool-std`: each teacher's standard deviation over the auxiliary images becomes 1.
 
         Not in the paper. Eq. 4 centres but does not scale, so a teacher with larger logits wins.
         """
-        seen: list[list[Tensor]] = [[] for _ in self.specialists]
-        for images_N3HW in batches:
-            for answers, logits_NK in zip(seen, self.each(images_N3HW), strict=True):
-                answers.append(centred(logits_NK) if self.centring == "per-teacher" else logits_NK)
-        self.scales = [float(torch.cat(answers).std()) for answers in seen]
+        self.scales = self.spreads(batches)
         for teacher, spread in zip(self.specialists, self.scales, strict=True):
             if spread == 0:
                 raise DmcError(f"teacher {teacher.name} answers all auxiliary images alike: it has no scale")

@@ -17,12 +17,9 @@ COLUMNS = ("final", "average incremental", "forgetting", "intransigence", "old -
 
 def collected(bench: Bench, methods: Sequence[str], orders: int) -> dict[str, dict[int, StreamScores]]:
     """Finished cells by method and order."""
-    found: dict[str, dict[int, StreamScores]] = {}
-    for order in range(orders):
-        for method in methods:
-            if (result := bench.finished(method, order)) is not None:
-                found.setdefault(method, {})[order] = result
-    return found
+    found = {method: {order: bench.finished(method, order) for order in range(orders)} for method in methods}
+    done = {method: {o: s for o, s in cells.items() if s is not None} for method, cells in found.items()}
+    return {method: cells for method, cells in done.items() if cells}
 
 
 def summary(found: dict[str, dict[int, StreamScores]]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ def findings(plan: Consolidation) -> dict[str, Any]:
         "teachers": [
             {"name": s.name, "parameters": s.parameter_count, **s.settings} for s in plan.teachers.specialists
         ],
+        "logit_spreads": [round(spread, 2) for spread in estimate.spreads],
         "student": {"parameters": plan.student.parameter_count, **plan.student.settings},
         "shared": list(plan.teachers.union.shared),
         "aux": {
@@ -36,6 +37,8 @@ def findings(plan: Consolidation) -> dict[str, Any]:
 def as_text(found: dict[str, Any]) -> str:
     lines = [_network(f"teacher {i}", model) for i, model in enumerate(found["teachers"], start=1)]
     lines.append(_network("student", found["student"]))
+    spreads = ", ".join(f"{spread:g}" for spread in found["logit_spreads"])
+    lines.append(f"spread of the teachers' logits: {spreads} (the widest weighs most; --scale pool-std evens them out)")
     lines.append(f"shared classes: {'; '.join(found['shared']) or 'none'}")
     aux, estimate = found["aux"], found["estimate"]
     where = "held in memory" if aux["held_in_memory"] else "streamed"
