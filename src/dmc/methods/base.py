@@ -24,6 +24,7 @@ from dmc.files import replacing, write_text
 from dmc.loading import load
 from dmc.specialist import Specialist
 from dmc.training.schedule import Schedule
+from dmc.training.supervised import train
 
 
 @dataclass(frozen=True)
@@ -102,3 +103,16 @@ class Method(ABC):
 
 def new_classes(old: Sequence[str], data: Source) -> list[str]:
     return [name for name in data.classes if name not in old]
+
+
+def from_scratch(like: Specialist, lesson: Lesson, run: str) -> Specialist:
+    """A model for the lesson's classes alone, from random weights."""
+    return train(
+        lesson.data,
+        lesson.folder / run,
+        arch=str(like.arch),
+        preprocessing=like.preprocessing,
+        schedule=lesson.specialist,
+        seed=lesson.seed,
+        resume=True,
+    )

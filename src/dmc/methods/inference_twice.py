@@ -5,12 +5,11 @@ For classifiers this is the ceiling that DMC distils from; it needs one model fo
 
 from __future__ import annotations
 
-from dmc.methods.base import Learned, Lesson, Method
-from dmc.methods.dmc import new_specialist
+from dmc.methods.base import Learned, Lesson, Method, from_scratch
 
 
 class InferenceTwice(Method):
     name, title = "inference-twice", "Inference twice"
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        return Learned([*before.specialists, new_specialist(before.specialists[0], lesson)])
+        return Learned([*before.specialists, from_scratch(before.specialists[0], lesson, "specialist")])

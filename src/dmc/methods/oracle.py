@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dmc.methods.base import Learned, Lesson, Method
-from dmc.training.supervised import train
+from dmc.methods.base import Learned, Lesson, Method, from_scratch
 
 
 class Oracle(Method):
@@ -11,14 +10,4 @@ class Oracle(Method):
     sees_everything = True
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        like = before.specialists[0]
-        joint = train(
-            lesson.data,
-            lesson.folder / "joint",
-            arch=str(like.arch),
-            preprocessing=like.preprocessing,
-            schedule=lesson.specialist,
-            seed=lesson.seed,
-            resume=True,
-        )
-        return Learned([joint])
+        return Learned([from_scratch(before.specialists[0], lesson, "joint")])
