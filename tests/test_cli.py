@@ -56,6 +56,7 @@ def test_the_whole_way_from_images_to_a_merged_model(
     assert not (tmp_path / "m" / ".lock").exists()
     config = json.loads((tmp_path / "m" / "run.json").read_text())
     assert config["schedule"] == json.loads(Schedule(epochs=1, batch_size=8).model_dump_json())
+    assert [t["from"] for t in config["teachers"]] == [str(tmp_path / "a"), str(tmp_path / "b")]
     assert [t["classes"] for t in config["teachers"]] == [["green", "red"], ["brown", "violet"]]
 
     found = json.loads(dmc("evaluate", tmp_path / "m", labeled_folder, "--json").out)
@@ -214,6 +215,9 @@ def test_an_output_folder_in_use(dmc: Dmc, tmp_path: Path, two_models: tuple[Pat
     assert dmc(*command).code == 0
     bad(dmc(*command), "already holds run.json", "--resume")
     assert dmc(*command, "--resume").code == 0
+    moved = two_models[0].rename(tmp_path / "moved")  # the same weights in another place are the same teacher
+    assert dmc("consolidate", moved, *command[2:], "--resume").code == 0
+    moved.rename(two_models[0])
     bad(dmc(*command, "--resume", "--lr", 0.5), "schedule.lr was 0.1 and is now 0.5")
     write_images(tmp_path / "new-data" / "x", 2)
     write_images(tmp_path / "new-data" / "y", 2)

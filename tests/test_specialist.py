@@ -172,7 +172,7 @@ class Bomb:
 
 def test_a_checkpoint_that_would_run_code_is_refused(tmp_path: Path) -> None:
     torch.save({"state_dict": {}, "trainer": Bomb()}, tmp_path / "w.pth")
-    with pytest.raises(DmcError, match=r"w\.pth is refused: loading it would unpickle arbitrary objects"):
+    with pytest.raises(DmcError, match=r"w\.pth is refused: .* could unpickle arbitrary objects"):
         dmc.load(tmp_path / "w.pth", "cifar_resnet8", ["a", "b"])
     torch.save(tiny("ab").module, tmp_path / "whole.pt")
     with pytest.raises(DmcError, match=r"whole\.pt is refused"):

@@ -118,7 +118,9 @@ class Consolidation:
     def config(self) -> dict[str, Any]:
         return {
             "command": "consolidate",
-            "teachers": [s.settings | {"fingerprint": s.fingerprint} for s in self.teachers.specialists],
+            "teachers": [
+                {"from": s.name, **s.settings, "fingerprint": s.fingerprint} for s in self.teachers.specialists
+            ],
             "aux": {"name": self.aux.name, "images": len(self.aux), "held": self.held},
             "student": self.student.settings,
             "loss": self.loss,

@@ -76,7 +76,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise DmcError(
-            f"{path} is refused: loading it would unpickle arbitrary objects; "
+            f"{path} is refused: it is no plain state dict, and loading it could unpickle arbitrary objects; "
             "save it again with torch.save(model.state_dict(), ...)"
         ) from None
     except Exception as error:  # a damaged file makes the readers raise anything

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 
 from dmc.bench.runner import Bench
 from dmc.data.sources import ListedImages, Source
@@ -139,6 +140,16 @@ def test_a_cell_interrupted_after_any_group_ends_the_same(bench: Bench, tmp_path
         assert np.array_equal(np.load(ours / "confusion.npy"), np.load(theirs / "confusion.npy"))
         for file in ("model-0/model.safetensors", "notes.safetensors"):
             assert (ours / "learned" / file).read_bytes() == (theirs / "learned" / file).read_bytes()
+
+
+def test_a_cell_that_another_process_is_at_is_left_to_it(bench: Bench) -> None:
+    bench.settle()
+    folder = bench.cell_folder("finetuning", 0)
+    folder.mkdir(parents=True)
+    with FileLock(folder / ".lock"):
+        assert bench.run_cell(METHODS["finetuning"], 0) == "another process is at it"
+    assert not (folder / "failed.txt").exists()
+    assert bench.finished("finetuning", 0) is None
 
 
 class Hoarder(Spy):

@@ -27,6 +27,7 @@ from dmc.files import replacing, write_text
 from dmc.specialist import Specialist
 
 OWN_FILES = ("run.json", "metrics.jsonl", "checkpoint.pt", "config.json", "model.safetensors", "README.md")
+MAY_DIFFER = ("versions", "from")  # a teacher may have moved: its fingerprint is what counts
 CHECKPOINT_EVERY = 30.0  # seconds: what a kill may cost
 
 
@@ -200,12 +201,12 @@ def _step_of(line: str) -> float:
 
 
 def _first_difference(old: Any, new: Any, path: str = "") -> str:
-    """The first setting in which two configurations differ, as text; versions may differ."""
+    """The first setting in which two configurations differ, as text; see MAY_DIFFER."""
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(k for k in new if k not in old)]:
-            if key != "versions" and (found := _first_difference(old.get(key), new.get(key), f"{path}.{key}")):
+            if key not in MAY_DIFFER and (found := _first_difference(old.get(key), new.get(key), f"{path}.{key}")):
                 return found
         return ""
     return "" if old == new else f"{path.lstrip('.')} was {_short(old)} and is now {_short(new)}"
