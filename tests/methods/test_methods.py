@@ -53,7 +53,7 @@ def step(tracker: FisherTracker | PathTracker, gradient: float, change: float) -
 
 def lesson(data: ArrayImages, folder: Path, strength: float = 0.0) -> Lesson:
     quick = Schedule(epochs=2, batch_size=8)
-    return Lesson(data, None, quick, quick, strength, seed=0, folder=folder)
+    return Lesson(data, None, quick, quick, strength, seed=0, folder=folder, shared=folder)
 
 
 def test_ewc_plus_plus_averages_the_fisher_while_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:

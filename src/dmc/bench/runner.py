@@ -104,6 +104,7 @@ class Bench:
             strength=strength_for(method.name, self.group_size, method.strength),
             seed=seed_for(order, "group", i) % 2**31,
             folder=self.cell_folder(method.name, order) / f"group-{i}",
+            shared=self.folder / f"order-{order}" / "shared" / f"group-{i}",
         )
 
     def first(self, stream: ClassStream, order: int) -> Learned:

@@ -11,7 +11,6 @@ import tarfile
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -89,8 +88,9 @@ class ListedImages(Source):
 
     def __init__(self, source: Source, count: int | None = None) -> None:
         self.name, self.classes = source.name, source.classes
-        records = source.records() if count is None else islice(source.records(seed=0), count)
-        self.listed = [_detached(record) for record in records]
+        # A seeded stream is only mixed nearby, so its first records are no fair sample of a sorted file.
+        places = set(permuted(range(len(source)), seed=0)[:count])  # a smaller count gives a part of a larger one
+        self.listed = [_detached(record) for i, record in enumerate(source.records()) if i in places]
 
     def __len__(self) -> int:
         return len(self.listed)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
+from filelock import FileLock
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -38,6 +39,7 @@ class Lesson:
     strength: float  # of a regulariser
     seed: int
     folder: Path  # for the runs of this lesson
+    shared: Path  # for what does not depend on the method
 
 
 @dataclass
@@ -105,14 +107,21 @@ def new_classes(old: Sequence[str], data: Source) -> list[str]:
     return [name for name in data.classes if name not in old]
 
 
-def from_scratch(like: Specialist, lesson: Lesson, run: str) -> Specialist:
+def from_scratch(like: Specialist, lesson: Lesson, run: Path) -> Specialist:
     """A model for the lesson's classes alone, from random weights."""
     return train(
         lesson.data,
-        lesson.folder / run,
+        run,
         arch=str(like.arch),
         preprocessing=like.preprocessing,
         schedule=lesson.specialist,
         seed=lesson.seed,
         resume=True,
     )
+
+
+def specialist_for(like: Specialist, lesson: Lesson) -> Specialist:
+    """The model of the new classes that DMC and inference twice build on: the same for all, so trained once."""
+    lesson.shared.mkdir(parents=True, exist_ok=True)
+    with FileLock(lesson.shared / ".specialist-lock"):  # another process may be at it
+        return from_scratch(like, lesson, lesson.shared / "specialist")

@@ -6,7 +6,7 @@ The paper's own method (section 3.1, Eq. 2 to 4).
 from __future__ import annotations
 
 from dmc.consolidation import consolidate
-from dmc.methods.base import Learned, Lesson, Method, from_scratch
+from dmc.methods.base import Learned, Lesson, Method, specialist_for
 
 
 class DMC(Method):
@@ -16,7 +16,7 @@ class DMC(Method):
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         assert lesson.aux is not None
         old = before.specialists[0]
-        teachers = [old, from_scratch(old, lesson, "specialist")]
+        teachers = [old, specialist_for(old, lesson)]
         run = lesson.folder / "consolidated"
         merged = consolidate(teachers, lesson.aux, run, schedule=lesson.consolidation, seed=lesson.seed, resume=True)
         return Learned([merged])

@@ -5,11 +5,11 @@ For classifiers this is the ceiling that DMC distils from; it needs one model fo
 
 from __future__ import annotations
 
-from dmc.methods.base import Learned, Lesson, Method, from_scratch
+from dmc.methods.base import Learned, Lesson, Method, specialist_for
 
 
 class InferenceTwice(Method):
     name, title = "inference-twice", "Inference twice"
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        return Learned([*before.specialists, from_scratch(before.specialists[0], lesson, "specialist")])
+        return Learned([*before.specialists, specialist_for(before.specialists[0], lesson)])

@@ -10,4 +10,4 @@ class Oracle(Method):
     sees_everything = True
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        return Learned([from_scratch(before.specialists[0], lesson, "joint")])
+        return Learned([from_scratch(before.specialists[0], lesson, lesson.folder / "joint")])
