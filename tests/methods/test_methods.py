@@ -23,10 +23,11 @@ from dmc.methods.ewc_plus_plus import FisherTracker
 from dmc.methods.exemplars import herding
 from dmc.methods.fixed_representation import FixedRepresentation
 from dmc.methods.icarl import ICaRL, NearestMean, SigmoidDistillation
-from dmc.methods.importance import Regularised, grown, normalised
+from dmc.methods.importance import Penalty, Regularised, grown, normalised
 from dmc.methods.inference_twice import InferenceTwice
 from dmc.methods.lwf import WithoutForgetting
 from dmc.methods.mas import MAS
+from dmc.methods.rewc import REWC, Rotation, rotations_of
 from dmc.methods.rwalk import WalkTracker
 from dmc.methods.si import SI, PathTracker
 from dmc.specialist import Specialist
@@ -137,7 +138,7 @@ def test_the_penalty_is_strength_times_importance_times_squared_distance() -> No
     old, wide = tiny("ab", 1), tiny("abcd", 2)
     anchor = {name: p.detach().clone() for name, p in old.module.named_parameters()}
     importance = {name: torch.rand_like(p) for name, p in anchor.items()}
-    task = Regularised(wide, "cd", (), anchor, importance, strength=0.7)
+    task = Regularised(wide, "cd", (), anchor, Penalty(importance, strength=0.7, lr=0.1))
     images = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
     batch = Batch(images, torch.tensor([0, 1, 0, 1, 0, 1]))
     task.losses(batch)["loss"].backward()  # type: ignore[no-untyped-call]
@@ -152,6 +153,62 @@ def test_the_penalty_is_strength_times_importance_times_squared_distance() -> No
     loss.backward()  # type: ignore[no-untyped-call]
     for name, parameter in wide.module.named_parameters():
         torch.testing.assert_close(found[name], parameter.grad)
+
+
+def test_a_penalty_too_stiff_for_the_step_is_limited() -> None:
+    """SGD on s x^2 multiplies x by 1 - 2 lr s: at the limit, one step goes all the way back."""
+    penalty = Penalty({"w": torch.tensor([1.0, 1e6])}, strength=2.0, lr=0.1)
+    x = torch.tensor([3.0, 3.0])
+    assert (x - 0.1 * penalty.gradient("w", x)).tolist() == pytest.approx([3 * (1 - 2 * 0.1 * 2), 0.0])
+
+
+def test_rewc_rotates_without_changing_the_function() -> None:
+    """The three layers of the paper - rotate in, the rotated weights, rotate out - against the layer itself."""
+    model = tiny("abc", 3)
+    data = ArrayImages(np.random.default_rng(0).integers(0, 256, (64, 16, 16, 3), dtype=np.uint8))
+    found = rotations_of(model, data)
+    modules = dict(model.module.named_modules())
+    assert {f"{n}.weight" for n, m in modules.items() if isinstance(m, nn.Conv2d | nn.Linear)} == set(found)
+    for name, (u1, u2, _) in found.items():
+        layer = modules[name.removesuffix(".weight")]
+        rotated = found[name].into(layer.weight.detach())
+        x = torch.randn(5, u1.shape[0], 7, 7)
+        if isinstance(layer, nn.Conv2d):
+            inside = F.conv2d(F.conv2d(x, u1.T[:, :, None, None]), rotated, None, layer.stride, layer.padding)
+            outside = F.conv2d(inside, u2[:, :, None, None])
+        else:
+            x = x[..., 0, 0]
+            outside = x @ u1 @ rotated.T @ u2.T + layer.bias
+        torch.testing.assert_close(outside, layer(x), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(found[name].back(rotated), layer.weight.detach(), rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(found[name].into(layer.weight.detach()), layer.weight.detach())
+
+
+def test_rewc_makes_the_fisher_of_a_linear_layer_diagonal(tmp_path: Path) -> None:
+    """Of one image, E[g g'] (x) E[x x'] is the whole Fisher: rotated, nothing of it lies off the diagonal."""
+    model = linear("abc", 0)
+    image = np.broadcast_to(np.array([200, 90, 30], np.uint8), (3000, 1, 1, 3))
+    learned = REWC().concluded(Learned([model]), lesson(ArrayImages(image.copy()), tmp_path))
+    fisher = learned.notes["importance.0.1.weight"]
+    x = torch.tensor([200.0, 90.0, 30.0]) / 255
+    p = (model.module.get_parameter("1.weight").detach() @ x).softmax(0)
+    of_outputs = torch.linalg.eigvalsh(torch.diag(p) - torch.outer(p, p))  # E[g g'] of a softmax
+    expected = torch.sort(torch.outer(of_outputs, torch.tensor([0.0, 0.0, float(x @ x)])).flatten()).values
+    torch.testing.assert_close(torch.sort(fisher.flatten()).values, expected, rtol=0.05, atol=1e-3)
+
+
+def test_rewcs_penalty_is_ewcs_in_rotated_coordinates() -> None:
+    """d'F d with the full matrix F = R' diag(f) R against the gradient that is added."""
+    torch.manual_seed(0)
+    u1, u2 = (torch.linalg.qr(torch.randn(n, n)).Q for n in (3, 2))
+    f, d = torch.rand(2, 3), torch.randn(2, 3, requires_grad=True)
+    notes = {"importance.0.w": f, "inputs.0.w": u1, "outputs.0.w": u2}
+    here = lesson(ArrayImages(np.zeros((1, 1, 1, 3), np.uint8)), Path(), strength=0.4)
+    rotation = torch.kron(u2.T, u1.T)  # vec(U2' D U1) for row-major vec
+    full = rotation.T @ torch.diag(f.flatten()) @ rotation
+    (0.4 * d.flatten() @ full @ d.flatten()).backward()  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(REWC().penalty(notes, here).gradient("w", d.detach()), d.grad)
+    assert torch.allclose(Rotation(u1, u2, "").into(d.detach()).flatten(), rotation @ d.detach().flatten())
 
 
 def test_importance_is_scaled_over_all_layers_together() -> None:

@@ -13,6 +13,7 @@ from dmc.methods.inference_twice import InferenceTwice
 from dmc.methods.lwf import LwF
 from dmc.methods.mas import MAS
 from dmc.methods.oracle import Oracle
+from dmc.methods.rewc import REWC
 from dmc.methods.rwalk import RWalk
 from dmc.methods.si import SI
 
@@ -29,6 +30,7 @@ METHODS: dict[str, Method] = {
         SI(),
         MAS(),
         RWalk(),
+        REWC(),
         ICaRL(),
         DMC(),
         DMCPlus(),

@@ -29,7 +29,9 @@ class EWC(ImportanceMethod):
     def importance(self, learned: Learned, lesson: Lesson) -> Weights:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(lesson.seed, "fisher"))
-            found = mean_over_images(learned.specialists[0], lesson.data, log_likelihood_of_a_draw, power=2)
+            found = mean_over_images(
+                learned.specialists[0], lesson.data, log_likelihood_of_a_draw, lambda _, gradient_N: gradient_N.square()
+            )
         for name, value in found.items():
             if (before := learned.notes.get(f"importance.{name}")) is not None:
                 found[name] = value + grown(before, value)

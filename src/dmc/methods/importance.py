@@ -1,9 +1,10 @@
-"""What EWC, EWC++, SI, MAS and RWalk share: a quadratic penalty on weights that matter to the old classes.
+"""What EWC, EWC++, SI, MAS, RWalk and REWC share: a quadratic penalty on weights that matter to the old classes.
 
     loss = cross entropy + strength * sum of importance * (weight - old weight)^2
 
 as in the code that the paper's numbers for them come from (no factor 1/2). The penalty's gradient is added by hand,
-so that trackers, which add things up along the way, see the gradients of cross entropy alone.
+so that trackers, which add things up along the way, see the gradients of cross entropy alone. Strength * importance is
+limited to 1 / (2 * learning rate): there one step goes all the way back, and beyond twice that SGD would diverge.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dmc.specialist import Specialist
 from dmc.training.supervised import Supervised, fit_labeled
 
 Weights = dict[str, Tensor]
+GRADIENTS_AT_ONCE = 2**28  # numbers: 1 GiB
 
 
 class Tracker(ABC):
@@ -43,14 +45,24 @@ class Tracker(ABC):
     def parts(self) -> Sequence[str]: ...
 
     def get(self, part: str) -> Weights:
-        start = f"{self.prefix}.{part}."
-        return {key.removeprefix(start): value for key, value in self.tensors.items() if key.startswith(start)}
+        return under(f"{self.prefix}.{part}.", self.tensors)
 
     @abstractmethod
     def gradients_ready(self) -> None: ...
 
     @abstractmethod
     def weights_stepped(self) -> None: ...
+
+
+class Penalty:
+    """A stiffness for each weight: strength * importance, as far as the step size allows."""
+
+    def __init__(self, importance: Weights, strength: float, lr: float) -> None:
+        self.stiffness = {name: (strength * value).clamp(max=0.5 / lr) for name, value in importance.items()}
+
+    def gradient(self, name: str, distance: Tensor) -> Tensor:
+        """At this distance of a weight tensor from its old value."""
+        return 2 * self.stiffness[name] * distance
 
 
 class Regularised(Supervised):
@@ -62,21 +74,19 @@ class Regularised(Supervised):
         data_classes: Sequence[str],
         trackers: Sequence[Tracker] = (),
         anchor: Weights | None = None,
-        importance: Weights | None = None,
-        strength: float = 0.0,
+        penalty: Penalty | None = None,
     ) -> None:
         super().__init__(specialist, data_classes)
-        self.trackers, self.strength = trackers, strength
-        self.anchor, self.importance = anchor or {}, importance or {}
+        self.trackers, self.anchor, self.penalty = trackers, anchor or {}, penalty
 
     def gradients_ready(self) -> None:
         for tracker in self.trackers:
             tracker.gradients_ready()
         for name, parameter in self.module.named_parameters():
-            if name in self.importance and parameter.grad is not None:
+            if self.penalty and parameter.grad is not None:
                 rows = len(self.anchor[name])  # a grown head: only the old classes' rows have an anchor
                 distance = parameter.detach()[:rows] - self.anchor[name]
-                parameter.grad[:rows] += 2 * self.strength * self.importance[name] * distance
+                parameter.grad[:rows] += self.penalty.gradient(name, distance)
 
     def weights_stepped(self) -> None:
         for tracker in self.trackers:
@@ -96,9 +106,12 @@ class ImportanceMethod(Method):
     def importance(self, learned: Learned, lesson: Lesson) -> Weights:
         """How much each weight matters to all classes so far, asked at the end of each lesson."""
 
+    def penalty(self, notes: Mapping[str, Tensor], lesson: Lesson) -> Penalty:
+        return Penalty(under("importance.", notes), lesson.strength, lesson.specialist.lr)
+
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
         notes = {key: note.to(pick_device()) for key, note in first.notes.items()}
-        return self._concluded(Learned([s.to(pick_device()) for s in first.specialists], notes), lesson)
+        return self.concluded(Learned([s.to(pick_device()) for s in first.specialists], notes), lesson)
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         device = pick_device()
@@ -110,20 +123,24 @@ class ImportanceMethod(Method):
             lesson.data.classes,
             self.trackers(wide.module, notes),
             {name: parameter.detach().clone() for name, parameter in old.module.named_parameters()},
-            {key.removeprefix("importance."): v for key, v in notes.items() if key.startswith("importance.")},
-            lesson.strength,
+            self.penalty(notes, lesson),
         )
         run = lesson.folder / self.name
         settings: dict[str, Any] = {"strength": lesson.strength, "method": self.name}
         learned = fit_labeled(
             wide, lesson.data, run, lesson.specialist, lesson.seed, resume=True, task=task, settings=settings
         )
-        return self._concluded(Learned([learned], notes | task.notes()), lesson)
+        return self.concluded(Learned([learned], notes | task.notes()), lesson)
 
-    def _concluded(self, learned: Learned, lesson: Lesson) -> Learned:
+    def concluded(self, learned: Learned, lesson: Lesson) -> Learned:
+        """Write down what the next lesson's penalty needs."""
         for name, value in self.importance(learned, lesson).items():
             learned.notes[f"importance.{name}"] = value
         return learned
+
+
+def under(prefix: str, notes: Mapping[str, Tensor]) -> Weights:
+    return {key.removeprefix(prefix): note for key, note in notes.items() if key.startswith(prefix)}
 
 
 def grown(small: Tensor, like: Tensor) -> Tensor:
@@ -140,8 +157,13 @@ def normalised(weights: Weights) -> Weights:
     return {name: (w - low) / (high - low + 1e-32) for name, w in weights.items()}
 
 
-def mean_over_images(specialist: Specialist, data: Source, of_image: Callable[[Tensor], Tensor], power: int) -> Weights:
-    """The mean over single images of |gradient|^power of a scalar function of the logits."""
+def mean_over_images(
+    specialist: Specialist,
+    data: Source,
+    of_image: Callable[[Tensor], Tensor],
+    measure: Callable[[str, Tensor], Tensor],
+) -> Weights:
+    """The mean over single images of a measure of the gradient of a scalar function of the logits."""
     parameters = {name: p.detach() for name, p in specialist.module.named_parameters()}
     buffers = dict(specialist.module.named_buffers())
 
@@ -153,9 +175,10 @@ def mean_over_images(specialist: Specialist, data: Source, of_image: Callable[[T
     total = {name: torch.zeros_like(p) for name, p in parameters.items()}
     count = 0
     specialist.module.eval()
-    for batch in open_feed(data, specialist.geometry).in_order(32):
+    at_once = max(1, min(32, GRADIENTS_AT_ONCE // specialist.parameter_count))
+    for batch in open_feed(data, specialist.geometry).in_order(at_once):
         found = gradient(parameters, specialist.preprocessing(batch.images_N3HW.to(specialist.device)))
         for name, gradient_N in found.items():
-            total[name] += gradient_N.abs().pow(power).sum(dim=0)
+            total[name] += measure(name, gradient_N).sum(dim=0)
         count += len(batch)
     return {name: value / count for name, value in total.items()}

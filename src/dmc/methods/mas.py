@@ -21,7 +21,9 @@ class MAS(ImportanceMethod):
     strength = 0.1
 
     def importance(self, learned: Learned, lesson: Lesson) -> Weights:
-        found = mean_over_images(learned.specialists[0], lesson.data, squared_length, power=1)
+        found = mean_over_images(
+            learned.specialists[0], lesson.data, squared_length, lambda _, gradient_N: gradient_N.abs()
+        )
         for name, value in found.items():
             if (before := learned.notes.get(f"importance.{name}")) is not None:
                 found[name] = value + grown(before, value)
