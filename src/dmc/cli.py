@@ -12,8 +12,12 @@ from dmc.options import (
     AsJson,
     Aux,
     Data,
+    DataRoot,
+    Download,
     Keep,
     Model,
+    Orders,
+    ProfileName,
     RunOptions,
     changed,
     distillation_options,
@@ -177,39 +181,86 @@ def demo(
 @app.command()
 def bench(
     stream: Annotated[
-        str, typer.Argument(metavar="STREAM", help="digits, icifar100, or a folder of train/ test/ aux/")
+        str, typer.Argument(metavar="STREAM", help="digits, icifar100, cub200, or a folder of train/ test/ aux/")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder; finished cells in it are not run again")],
     group_size: Annotated[int, typer.Option(min=1, help="Classes that arrive at a time")] = 10,
     methods: Annotated[str, typer.Option(help="Names, separated by commas, or all")] = "all",
-    orders: Annotated[int, typer.Option(min=1, help="Class orders; order 0 is iCaRL's")] = 5,
-    profile: Annotated[str, typer.Option(help="paper, lite or smoke")] = "paper",
-    data_root: Annotated[Path | None, typer.Option(envvar="DMC_DATA", help="Where the data sets are")] = None,
+    orders: Orders = 5,
+    profile: ProfileName = "paper",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="Change a setting of the profile: loss=kd, consolidation.epochs=20"),
+    ] = None,
+    tune: Annotated[
+        bool, typer.Option("--tune", help="Choose regularisation strengths on held-out images of the first two groups")
+    ] = False,
+    data_root: DataRoot = None,
+    download: Download = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare class-incremental methods on a stream of classes."""
+    from dmc.bench.datasets import download as fetch
     from dmc.bench.runner import Bench
+    from dmc.bench.streams import needed_data
     from dmc.methods import METHODS, method_named
-    from dmc.recipes.profile import load_profile
+    from dmc.recipes.profile import load_profile, parsed_settings
     from dmc.report.bench import as_table, collected, draw_curves, summary
 
-    chosen = list(METHODS) if methods == "all" else [method_named(name.strip()).name for name in methods.split(",")]
-    comparison = Bench(stream, group_size, load_profile(profile, stream), out, data_root)
-    sizes = [len(group) for group in comparison.open(0).groups]
-    if sizes[-1] != group_size:
-        print(f"the last group has {sizes[-1]} classes", file=sys.stderr)
-    comparison.settle()
-    for order in range(orders):
-        for name in chosen:
-            reason = comparison.run_cell(method_named(name), order)
-            if reason:
-                print(f"{name}, order {order}: {reason}", file=sys.stderr)
-    summed = summary(collected(comparison, chosen, orders))
+    chosen = list(METHODS.values()) if methods == "all" else [method_named(n.strip()) for n in methods.split(",")]
+    asked = load_profile(profile, stream, parsed_settings(settings or []))
+    if download:
+        fetch(needed_data(stream, asked), data_root)
+    comparison = Bench(stream, group_size, asked, out, data_root, tune=tune)
+    comparison.run_all(chosen, orders)
+    summed = summary(collected(comparison, [method.name for method in chosen], orders))
     title = f"{stream}, {group_size} classes at a time, profile {profile}"
     if summed:
-        draw_curves(summed, sizes, title, out / "accuracy.png")
+        draw_curves(summed, title, out / "accuracy.png")
     (out / "table.md").write_text(as_table(summed, title) + "\n", encoding="utf-8")
     print(json.dumps(summed, indent=2) if as_json else as_table(summed, title))
+
+
+@app.command()
+def reproduce(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A recipe; --list shows all")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder [default: reproduced/NAME-PROFILE]")] = None,
+    orders: Orders = 5,
+    profile: ProfileName = "paper",
+    also: Annotated[
+        list[str] | None, typer.Option(help="Compare one more setting: 'My photos: {aux: photos/}'")
+    ] = None,
+    skip_missing: Annotated[
+        bool, typer.Option("--skip-missing", help="Leave out settings whose data is not there")
+    ] = False,
+    data_root: DataRoot = None,
+    download: Download = False,
+    show: Annotated[bool, typer.Option("--list", help="Show all recipes and the data they need")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Repeat a table or figure of the paper, beside its published numbers."""
+    from dmc.bench.datasets import download as fetch
+    from dmc.bench.reproduce import Reproduction, listed, needed_data
+    from dmc.recipes.recipe import load_recipes, parsed_variants, recipe_named
+    from dmc.report.reproduce import as_list, as_table, draw
+
+    if show:
+        recipes = {key: listed(recipe, profile) for key, recipe in load_recipes().items()}
+        print(json.dumps(recipes, indent=2) if as_json else as_list(recipes))
+        return
+    if name is None:
+        raise DmcError("say which recipe; dmc reproduce --list shows all")
+    recipe = recipe_named(name)
+    if download:
+        fetch(needed_data(recipe, profile), data_root)
+    folder = out or Path("reproduced") / f"{name}-{profile}"
+    job = Reproduction(name, recipe, profile, orders, folder, data_root, parsed_variants(also or []))
+    benches = job.run(skip_missing)
+    rows = job.rows(benches)
+    (folder / "table.md").write_text(as_table(job, rows) + "\n", encoding="utf-8")
+    (folder / "results.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    draw(job, benches, rows, folder / "figure.png")
+    print(json.dumps(rows, indent=2) if as_json else as_table(job, rows))
 
 
 def announce(specialist: "Specialist", out: Path) -> None:

@@ -24,6 +24,10 @@ Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)]
 Models = Annotated[list[str], typer.Argument(metavar="A B [C ...]", help=f"Two or more teachers. {MODEL}")]
 Aux = Annotated[str, typer.Option(help="Unlabeled images: a folder, parquet, tar shards, npz or hf-hub:OWNER/NAME")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; accuracies and probabilities are fractions")]
+Orders = Annotated[int, typer.Option(min=1, help="Class orders; order 0 is iCaRL's")]
+ProfileName = Annotated[str, typer.Option(help="paper, lite or smoke")]
+DataRoot = Annotated[Path | None, typer.Option(envvar="DMC_DATA", help="Where the data sets are")]
+Download = Annotated[bool, typer.Option("--download", help="Fetch data that is not there, where that can be done")]
 Keep = Annotated[list[str] | None, typer.Option(help="Only these classes of the data: NAME,NAME,... or @FILE")]
 
 

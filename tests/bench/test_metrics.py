@@ -9,6 +9,7 @@ from dmc.bench.metrics import scores
 from dmc.bench.streams import class_order, grouped
 
 # Three groups (2, 1 and 1 classes), ten test images a class.
+GROUPS = [[0, 1], [2], [3]]
 AFTER_1 = np.array([[9, 1], [3, 7]])
 AFTER_2 = np.array([[6, 0, 4], [2, 4, 4], [0, 0, 10]])
 AFTER_3 = np.array([[5, 0, 0, 5], [1, 2, 0, 7], [1, 1, 4, 4], [0, 0, 2, 8]])
@@ -16,7 +17,7 @@ JOINT_3 = np.array([[9, 1, 0, 0], [1, 9, 0, 0], [0, 0, 9, 1], [0, 0, 1, 9]])
 
 
 def test_scores_of_a_stream() -> None:
-    found = scores([AFTER_1, AFTER_2, AFTER_3], [2, 1, 1])
+    found = scores([AFTER_1, AFTER_2, AFTER_3], GROUPS)
     assert found.accuracy == pytest.approx([16 / 20, 20 / 30, 19 / 40])
     assert found.per_group == [pytest.approx([0.8]), pytest.approx([0.5, 1.0]), pytest.approx([0.35, 0.4, 0.8])]
     assert found.final == pytest.approx(0.475)
@@ -26,8 +27,8 @@ def test_scores_of_a_stream() -> None:
 
 
 def test_intransigence_compares_the_newest_group_with_joint_training() -> None:
-    found = scores([AFTER_1, AFTER_2, AFTER_3], [2, 1, 1])
-    joint = scores([AFTER_1, JOINT_3[:3, :3], JOINT_3], [2, 1, 1])
+    found = scores([AFTER_1, AFTER_2, AFTER_3], GROUPS)
+    joint = scores([AFTER_1, JOINT_3[:3, :3], JOINT_3], GROUPS)
     assert joint.per_group[1][1] == 1.0  # 9 of the 9 that are left in the cut matrix
     assert found.intransigence(joint) == pytest.approx(((1.0 - 1.0) + (0.9 - 0.8)) / 2)
 

@@ -185,7 +185,7 @@ def test_a_cell_that_diverges_does_not_stop_the_others(
         (("digits", "--methods", "dmcc"), "unknown method 'dmcc'; did you mean 'dmc'?"),
         (("digits", "--profile", "lit"), "unknown profile 'lit'; did you mean 'lite'?"),
         (("nowhere",), "unknown stream 'nowhere'"),
-        (("icifar100",), "give --data-root (or set DMC_DATA) to a folder with cifar100/train.parquet"),
+        (("icifar100",), "CIFAR-100 is missing: put cifar100/train"),
     ],
 )
 def test_bad_input(

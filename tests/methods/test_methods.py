@@ -30,6 +30,7 @@ from dmc.methods.mas import MAS
 from dmc.methods.rewc import REWC, Rotation, rotations_of
 from dmc.methods.rwalk import WalkTracker
 from dmc.methods.si import SI, PathTracker
+from dmc.recipes.profile import Profile
 from dmc.specialist import Specialist
 from dmc.training.schedule import Schedule
 from tests.conftest import tiny
@@ -54,7 +55,8 @@ def step(tracker: FisherTracker | PathTracker, gradient: float, change: float) -
 
 def lesson(data: ArrayImages, folder: Path, strength: float = 0.0) -> Lesson:
     quick = Schedule(epochs=2, batch_size=8)
-    return Lesson(data, None, quick, quick, strength, seed=0, folder=folder, shared=folder)
+    profile = Profile(name="test", specialist=quick, consolidation=quick)
+    return Lesson(data, None, profile, strength, seed=0, folder=folder, shared=folder)
 
 
 def test_ewc_plus_plus_averages_the_fisher_while_it_trains(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,6 +25,7 @@ class StreamScores:
     - `old_new_gap`: mean accuracy of the old groups minus that of the last.
     """
 
+    classes: list[int]  # how many there are after each group
     accuracy: list[float]
     per_group: list[list[float]]
 
@@ -43,9 +44,17 @@ class StreamScores:
         return float(np.mean(drops)) if drops else 0.0
 
     @property
+    def old(self) -> float:
+        """Mean accuracy of all groups but the last, at the end."""
+        return float(np.mean(self.per_group[-1][:-1] or self.per_group[-1]))
+
+    @property
+    def new(self) -> float:
+        return self.per_group[-1][-1]
+
+    @property
     def old_new_gap(self) -> float:
-        *old, new = self.per_group[-1]
-        return float(np.mean(old)) - new if old else 0.0
+        return self.old - self.new
 
     def intransigence(self, joint: StreamScores) -> float:
         """Mean over later groups of (accuracy of the joint model on the newest group - this model's on it)."""
@@ -53,12 +62,12 @@ class StreamScores:
         return float(np.mean([joint.per_group[i][i] - self.per_group[i][i] for i in later])) if later else 0.0
 
 
-def scores(confusions: Sequence[Matrix], group_sizes: Sequence[int]) -> StreamScores:
-    edges = np.cumsum([0, *group_sizes])
+def scores(confusions: Sequence[Matrix], members: Sequence[Sequence[int]]) -> StreamScores:
+    """`members[j]` are the rows of group j's classes."""
     accuracy, per_group = [], []
     for i, matrix in enumerate(confusions):
         right, total = np.diag(matrix), matrix.sum(axis=1)
         accuracy.append(float(right.sum() / total.sum()))
-        spans = [slice(edges[j], edges[j + 1]) for j in range(i + 1)]
-        per_group.append([float(right[span].sum() / total[span].sum()) for span in spans])
-    return StreamScores(accuracy, per_group)
+        rows = [list(members[j]) for j in range(i + 1)]
+        per_group.append([float(right[r].sum() / total[r].sum()) for r in rows])
+    return StreamScores([len(matrix) for matrix in confusions], accuracy, per_group)

@@ -2,13 +2,17 @@
 
 DIR/bench.json                          what was asked
 DIR/order-0/first/                      the first group's model, shared by all methods
+DIR/order-0/shared/group-1/specialist/  the model of a later group's classes alone, for methods that build on one
 DIR/order-0/dmc/group-1/confusion.npy   a finished group; the cell's folder says the rest
+DIR/tuning/                             the same for two groups of validation data, once for each strength
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +20,7 @@ import torch
 from filelock import FileLock, Timeout
 
 from dmc.bench.metrics import Matrix, StreamScores, scores
-from dmc.bench.streams import ClassStream, open_stream
+from dmc.bench.streams import ClassStream, open_stream, validation
 from dmc.data.feed import open_feed
 from dmc.data.sources import ListedImages, Source
 from dmc.device import pick_device
@@ -32,6 +36,8 @@ from dmc.seeds import seed_for
 from dmc.specialist import Specialist
 from dmc.training.supervised import fit_labeled
 
+FACTORS = (0.01, 0.1, 1, 10, 100)  # of the usual strength, tried by `tune`
+
 
 @dataclass(frozen=True)
 class Bench:
@@ -42,23 +48,46 @@ class Bench:
     profile: Profile
     folder: Path
     data_root: Path | None = None
+    common: Path | None = None  # for first models and specialists, where comparisons share them; None: the folder
+    tune: bool = False  # choose the strengths of regularisers on validation data instead of the appendix's
+    strengths: Mapping[str, float] = field(default_factory=dict)  # to be used as they are
+    validating: bool = False  # on two groups, with some of their training images as the test set
 
     def cell_folder(self, method: str, order: int) -> Path:
         return self.folder / f"order-{order}" / method
 
+    def common_folder(self, order: int) -> Path:
+        return (self.common or self.folder) / f"order-{order}"
+
     def open(self, order: int) -> ClassStream:
-        return open_stream(
-            self.stream, self.group_size, order, self.profile.classes, self.profile.aux_images, self.data_root
-        )
+        stream = open_stream(self.stream, self.group_size, order, self.profile, self.data_root)
+        return validation(stream) if self.validating else stream
 
     def settle(self) -> None:
         """Write down what is run here, or refuse a folder in which something else was."""
-        config = {"stream": self.stream, "group_size": self.group_size, "profile": self.profile.model_dump(mode="json")}
+        config = {
+            "stream": self.stream,
+            "group_size": self.group_size,
+            "profile": self.profile.model_dump(mode="json"),
+            "tune": self.tune,
+        }
         path = self.folder / "bench.json"
         if path.exists() and json.loads(path.read_text()) != config:
             raise DmcError(f"{self.folder} holds another comparison (see bench.json); choose another folder")
         self.folder.mkdir(parents=True, exist_ok=True)
         write_text(path, json.dumps(config, indent=2) + "\n")
+
+    def run_all(self, methods: Sequence[Method], orders: int) -> None:
+        """Every cell that is not finished; a cell that fails says so, and the others go on."""
+        sizes = [len(group) for group in self.open(0).groups]
+        self.settle()
+        if sizes[-1] != sizes[0]:
+            print(f"the last group has {sizes[-1]} classes", file=sys.stderr)
+        for order in range(orders):
+            for method in methods:
+                reason = self.run_cell(method, order)
+                if reason:
+                    print(f"{method.name}, order {order}: {reason}", file=sys.stderr)
 
     def run_cell(self, method: Method, order: int) -> str:
         """Do what is left of a cell. Gives an empty text, or why the cell ended early."""
@@ -93,23 +122,53 @@ class Bench:
             with replacing(place / "confusion.npy") as path, path.open("wb") as file:
                 np.save(file, matrix)
 
+    def strength(self, method: Method) -> float:
+        if method.name in self.strengths:
+            return self.strengths[method.name]
+        usual = strength_for(method.name, self.group_size, method.strength)
+        return self._tuned(method, usual) if self.tune and usual else usual
+
+    def _tuned(self, method: Method, usual: float) -> float:
+        """The strength with the best accuracy after two groups of order 0, on held-out training images."""
+        folder = self.folder / "tuning" / method.name
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / "accuracies.json"
+        with FileLock(folder / ".tuning-lock"):
+            if not path.exists():
+                found = {factor * usual: self._trial(method, factor * usual) for factor in FACTORS}
+                write_text(path, json.dumps(found, indent=2) + "\n")
+        accuracies: dict[str, float] = json.loads(path.read_text())
+        return float(max(accuracies, key=lambda strength: accuracies[strength]))
+
+    def _trial(self, method: Method, strength: float) -> float:
+        trial = replace(
+            self,
+            folder=self.folder / "tuning" / method.name / f"{strength:g}",
+            common=self.folder / "tuning",
+            tune=False,
+            strengths={method.name: strength},
+            validating=True,
+        )
+        trial.run_cell(method, 0)
+        found = trial.finished(method.name, 0)
+        return found.final if found else 0.0  # it diverged
+
     def lesson(self, stream: ClassStream, method: Method, order: int, i: int) -> Lesson:
         """All that a method gets to see. Lists of their own: no way leads from them to other images."""
         names = stream.so_far(i) if method.sees_everything else stream.groups[i]
         return Lesson(
             data=ListedImages(stream.train.keep(names)),
             aux=stream.aux if method.uses_aux else None,
-            specialist=self.profile.specialist,
-            consolidation=self.profile.consolidation,
-            strength=strength_for(method.name, self.group_size, method.strength),
+            profile=self.profile,
+            strength=self.strength(method),
             seed=seed_for(order, "group", i) % 2**31,
             folder=self.cell_folder(method.name, order) / f"group-{i}",
-            shared=self.folder / f"order-{order}" / "shared" / f"group-{i}",
+            shared=self.common_folder(order) / "shared" / f"group-{i}",
         )
 
     def first(self, stream: ClassStream, order: int) -> Learned:
         """The first group's model, trained once for each order, watched by every tracker that a method needs."""
-        folder = self.folder / f"order-{order}" / "first"
+        folder = self.common_folder(order) / "first"
         if not (folder / "learned" / "learned.json").exists():
             folder.mkdir(parents=True, exist_ok=True)
             with FileLock(folder / ".first-lock"):
@@ -126,11 +185,11 @@ class Bench:
 
     def finished(self, method: str, order: int) -> StreamScores | None:
         """The scores of a cell, if it has all of its groups."""
-        sizes = [len(group) for group in self.open(order).groups]
-        files = [self.cell_folder(method, order) / f"group-{i}" / "confusion.npy" for i in range(len(sizes))]
+        members = self.open(order).members
+        files = [self.cell_folder(method, order) / f"group-{i}" / "confusion.npy" for i in range(len(members))]
         if not all(file.exists() for file in files):
             return None
-        return scores([np.load(file) for file in files], sizes)
+        return scores([np.load(file) for file in files], members)
 
 
 def require_budget(method: Method, learned: Learned) -> None:

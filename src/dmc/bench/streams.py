@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 
+from dmc.bench.datasets import DATASETS, open_dataset
 from dmc.bench.digits import digits, letters
 from dmc.data.opening import open_images, open_labeled
-from dmc.data.sources import ListedImages, Source
-from dmc.errors import DmcError
+from dmc.data.sources import Kept, Source, held_out, sampled
+from dmc.errors import DmcError, nearest
+from dmc.recipes.profile import Profile
 
+BENCHMARKS = {"icifar100": "cifar100", "cub200": "cub200"}  # streams and their data sets
 ICARL_SEED = 1993  # order 0 is iCaRL's; order k has seed 1993 + k
 
 
@@ -27,7 +30,14 @@ class ClassStream:
     groups: tuple[tuple[str, ...], ...]
 
     def so_far(self, i: int) -> tuple[str, ...]:
-        return tuple(name for group in self.groups[: i + 1] for name in group)
+        """In order of arrival; a class may come again."""
+        return tuple(dict.fromkeys(name for group in self.groups[: i + 1] for name in group))
+
+    @property
+    def members(self) -> list[list[int]]:
+        """For each group, the places of its classes in the order of arrival."""
+        place = {name: i for i, name in enumerate(self.so_far(len(self.groups) - 1))}
+        return [[place[name] for name in group] for group in self.groups]
 
 
 def class_order(names: Sequence[str], order: int) -> tuple[str, ...]:
@@ -36,40 +46,62 @@ def class_order(names: Sequence[str], order: int) -> tuple[str, ...]:
     return tuple(names[int(i)] for i in positions)
 
 
-def grouped(names: Sequence[str], size: int) -> tuple[tuple[str, ...], ...]:
-    """Groups of `size` classes; the last one has what is left."""
-    return tuple(tuple(names[i : i + size]) for i in range(0, len(names), size))
+def grouped(names: Sequence[str], size: int, overlap: int = 0) -> tuple[tuple[str, ...], ...]:
+    """Groups of `size` classes, each beginning with the last `overlap` of the one before; the last has what is left."""
+    if overlap >= size:
+        raise DmcError(f"groups of {size} classes cannot share {overlap} with the group before")
+    starts = range(0, max(1, len(names) - overlap), size - overlap)
+    return tuple(tuple(names[i : i + size]) for i in starts)
 
 
-def open_stream(
-    name: str, group_size: int, order: int, classes: int | None, aux_images: int | None, data_root: Path | None
-) -> ClassStream:
-    """`digits` (embedded), `icifar100` (from the data root), or a folder with `train/`, `test/` and `aux/`.
-
-    `classes` takes only the first so many of the order, `aux_images` only so many of the unlabeled images.
-    """
-    train: Source
-    test: Source
-    aux: Source
-    if name == "digits":
-        train, test, aux = digits(0, test=False), digits(0, test=True), letters(8000, 0)
-    elif name == "icifar100":
-        root = _root(data_root, "cifar100/train.parquet, cifar100/test.parquet and aux/tiny_imagenet/train.parquet")
-        train = open_labeled(root / "cifar100" / "train.parquet")
-        test = open_labeled(root / "cifar100" / "test.parquet")
-        aux = open_images(root / "aux" / "tiny_imagenet" / "train.parquet")
-    elif Path(name).is_dir():
-        train, test = open_labeled(Path(name) / "train"), open_labeled(Path(name) / "test")
-        aux = open_images(Path(name) / "aux")
-    else:
-        raise DmcError(f"unknown stream {name!r}: use digits, icifar100, or a folder with train/, test/ and aux/")
-    if aux_images is not None and aux_images < len(aux):
-        aux = ListedImages(aux, aux_images)
-    ordered = class_order(train.classes, order)[:classes]
-    return ClassStream(name, train, test, aux, grouped(ordered, group_size))
+def validation(stream: ClassStream) -> ClassStream:
+    """The first two groups, tested on a tenth of their own training images."""
+    groups = stream.groups[:2]
+    known = Kept(stream.train, [name for group in groups for name in group])
+    train, test = held_out(known, every=10)
+    return ClassStream(f"validation part of {stream.name}", train, test, stream.aux, groups)
 
 
-def _root(data_root: Path | None, wanted: str) -> Path:
-    if data_root is None:
-        raise DmcError(f"this stream needs data: give --data-root (or set DMC_DATA) to a folder with {wanted}")
-    return data_root
+def open_stream(name: str, group_size: int, order: int, profile: Profile, data_root: Path | None) -> ClassStream:
+    """`digits` (embedded), `icifar100` and `cub200` (from the data root), or a folder of train, test and aux."""
+    train, test = _labeled(name, data_root)
+    aux = _aux(name, profile.aux, data_root)
+    if profile.aux_images is not None and profile.aux_images < len(aux):
+        aux = sampled(aux, profile.aux_images)
+    ordered = class_order(train.classes, order)[: profile.classes]
+    return ClassStream(name, train, test, aux, grouped(ordered, group_size, profile.overlap))
+
+
+def needed_data(stream: str, profile: Profile) -> list[str]:
+    """The names of the data sets that a stream wants."""
+    wanted = (BENCHMARKS.get(stream), profile.aux)
+    return [name for name in wanted if name in DATASETS]
+
+
+def _labeled(stream: str, data_root: Path | None) -> tuple[Source, Source]:
+    if stream == "digits":
+        return digits(0, test=False), digits(0, test=True)
+    if stream in BENCHMARKS:
+        train, test = open_dataset(BENCHMARKS[stream], data_root)
+        assert test is not None  # every benchmark has a test set
+        return train, test
+    if Path(stream).is_dir():
+        return open_labeled(_part(stream, "train")), open_labeled(_part(stream, "test"))
+    known = ["digits", *BENCHMARKS]
+    raise DmcError(
+        f"unknown stream {stream!r}{nearest(stream, known)}: "
+        f"use {', '.join(known)}, or a folder with train/, test/ and aux/"
+    )
+
+
+def _aux(stream: str, wanted: str | None, data_root: Path | None) -> Source:
+    if wanted in DATASETS:
+        return open_dataset(wanted, data_root).train
+    if wanted is not None:
+        return open_images(wanted)
+    return letters(8000, 0) if stream == "digits" else open_images(_part(stream, "aux"))
+
+
+def _part(folder: str, part: str) -> Path:
+    table = Path(folder) / f"{part}.parquet"
+    return table if table.exists() else Path(folder) / part

@@ -10,7 +10,7 @@ import random
 import tarfile
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -81,22 +81,34 @@ class Kept(Source):
 
 
 class ListedImages(Source):
-    """Records of another source, on their own: whoever holds it can reach nothing else.
+    """Records of another source, or those at some places, on their own: whoever holds it can reach nothing else."""
 
-    With a `count`, that many of them, drawn at random but always the same.
-    """
-
-    def __init__(self, source: Source, count: int | None = None) -> None:
+    def __init__(self, source: Source, places: Container[int] | None = None) -> None:
         self.name, self.classes = source.name, source.classes
-        # A seeded stream is only mixed nearby, so its first records are no fair sample of a sorted file.
-        places = set(permuted(range(len(source)), seed=0)[:count])  # a smaller count gives a part of a larger one
-        self.listed = [_detached(record) for i, record in enumerate(source.records()) if i in places]
+        records = enumerate(source.records())
+        self.listed = [_detached(record) for i, record in records if places is None or i in places]
 
     def __len__(self) -> int:
         return len(self.listed)
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
         yield from permuted(self.listed, seed)
+
+
+def sampled(source: Source, count: int) -> ListedImages:
+    """A fair sample, always the same; a smaller one is a part of a larger one."""
+    return ListedImages(source, frozenset(permuted(range(len(source)), seed=0)[:count]))
+
+
+def held_out(source: Source, every: int) -> tuple[ListedImages, ListedImages]:
+    """Most images for training, and every so many-th of each class for validation."""
+    seen: Counter[int] = Counter()
+    places = set()
+    for i, label in enumerate(source.labels()):
+        seen[label] += 1
+        if seen[label] % every == 0:
+            places.add(i)
+    return ListedImages(source, frozenset(range(len(source))) - places), ListedImages(source, places)
 
 
 class JoinedImages(Source):

@@ -23,8 +23,8 @@ from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
 from dmc.files import replacing, write_text
 from dmc.loading import load
+from dmc.recipes.profile import Profile
 from dmc.specialist import Specialist
-from dmc.training.schedule import Schedule
 from dmc.training.supervised import train
 
 
@@ -34,8 +34,7 @@ class Lesson:
 
     data: Source
     aux: Source | None  # only for methods that declare `uses_aux`
-    specialist: Schedule
-    consolidation: Schedule
+    profile: Profile
     strength: float  # of a regulariser
     seed: int
     folder: Path  # for the runs of this lesson
@@ -114,7 +113,7 @@ def from_scratch(like: Specialist, lesson: Lesson, run: Path) -> Specialist:
         run,
         arch=str(like.arch),
         preprocessing=like.preprocessing,
-        schedule=lesson.specialist,
+        schedule=lesson.profile.specialist,
         seed=lesson.seed,
         resume=True,
     )

@@ -1,6 +1,7 @@
 """DMC: train a specialist for the new classes, then consolidate it with the old model on auxiliary images.
 
-The paper's own method (section 3.1, Eq. 2 to 4).
+The paper's own method (section 3.1, Eq. 2 to 4). Classes of the lesson that the old model knows as well are taught by
+both: their target is the mean of the two (appendix, "... models with common classes").
 """
 
 from __future__ import annotations
@@ -17,6 +18,15 @@ class DMC(Method):
         assert lesson.aux is not None
         old = before.specialists[0]
         teachers = [old, specialist_for(old, lesson)]
-        run = lesson.folder / "consolidated"
-        merged = consolidate(teachers, lesson.aux, run, schedule=lesson.consolidation, seed=lesson.seed, resume=True)
+        merged = consolidate(
+            teachers,
+            lesson.aux,
+            lesson.folder / "consolidated",
+            loss=lesson.profile.loss,
+            temperature=lesson.profile.temperature,
+            scale=lesson.profile.scale,
+            schedule=lesson.profile.consolidation,
+            seed=lesson.seed,
+            resume=True,
+        )
         return Learned([merged])

@@ -35,7 +35,7 @@ class DMCPlus(DMC):
             merged,
             exemplars.as_source(exemplars.of(kept)),
             lesson.folder / "tuned",
-            self._short(lesson.specialist),
+            self._short(lesson.profile.specialist),
             lesson.seed,
             resume=True,
         )
@@ -49,6 +49,12 @@ class DMCPlus(DMC):
 
     @staticmethod
     def _chosen(model: Specialist, lesson: Lesson, per_class: int) -> dict[str, Tensor]:
+        """At random, or by herding, which the appendix tried without a notable gain."""
         images = exemplars.by_class(lesson.data, model)
-        drawn = {name: exemplars.at_random(of_class, per_class, lesson.seed, name) for name, of_class in images.items()}
-        return exemplars.as_notes(drawn, per_class)
+        if lesson.profile.selection == "herding":
+            chosen = {name: exemplars.herded(of_class, per_class, model) for name, of_class in images.items()}
+        else:
+            chosen = {
+                name: exemplars.at_random(of_class, per_class, lesson.seed, name) for name, of_class in images.items()
+            }
+        return exemplars.as_notes(chosen, per_class)

@@ -45,6 +45,10 @@ def at_random(images_N3HW: Tensor, count: int, seed: int, name: str) -> Tensor:
     return images_N3HW[torch.randperm(len(images_N3HW), generator=generator)[:count]]
 
 
+def herded(images_N3HW: Tensor, count: int, model: Specialist) -> Tensor:
+    return images_N3HW[herding(unit_features(model, images_N3HW), count)]
+
+
 def unit_features(model: Specialist, images_N3HW: Tensor) -> Tensor:
     """Features scaled to length 1, as iCaRL compares them."""
     model.module.eval()

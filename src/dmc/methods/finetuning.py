@@ -23,4 +23,4 @@ class Finetuning(Method):
         old = before.specialists[0]
         wide = old.widened(new_classes(old.names, lesson.data))
         run = lesson.folder / "finetuned"
-        return Learned([fit_labeled(wide, lesson.data, run, lesson.specialist, lesson.seed, resume=True)])
+        return Learned([fit_labeled(wide, lesson.data, run, lesson.profile.specialist, lesson.seed, resume=True)])

@@ -53,6 +53,6 @@ class FixedRepresentation(Method):
         wide = old.widened(new_classes(old.names, lesson.data))
         task = NewRowsOnly(wide, old, lesson.data.classes)
         run = lesson.folder / "head"
-        learned = fit_labeled(wide, lesson.data, run, lesson.specialist, lesson.seed, resume=True, task=task)
+        learned = fit_labeled(wide, lesson.data, run, lesson.profile.specialist, lesson.seed, resume=True, task=task)
         learned.module.requires_grad_(True)
         return Learned([learned])

@@ -74,14 +74,14 @@ class ICaRL(Method):
         data = JoinedImages(lesson.data, exemplars.as_source(kept))
         task = SigmoidDistillation(wide, old, data.classes)
         run = lesson.folder / "icarl"
-        learned = fit_labeled(wide, data, run, lesson.specialist, lesson.seed, resume=True, task=task)
+        learned = fit_labeled(wide, data, run, lesson.profile.specialist, lesson.seed, resume=True, task=task)
         return self._with_exemplars(learned, kept, lesson)
 
     def _with_exemplars(self, model: Specialist, kept: dict[str, Tensor], lesson: Lesson) -> Learned:
         """Algorithms 4 and 5: K / t images for each of t classes; herding has put the best first."""
         per_class = self.memory // len(model.names)
         for name, images in exemplars.by_class(lesson.data, model).items():
-            kept[name] = images[exemplars.herding(exemplars.unit_features(model, images), per_class)]
+            kept[name] = exemplars.herded(images, per_class, model)
         return Learned([model], exemplars.as_notes(kept, per_class))
 
     def classifier(self, learned: Learned) -> Classifier:

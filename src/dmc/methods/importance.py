@@ -107,7 +107,7 @@ class ImportanceMethod(Method):
         """How much each weight matters to all classes so far, asked at the end of each lesson."""
 
     def penalty(self, notes: Mapping[str, Tensor], lesson: Lesson) -> Penalty:
-        return Penalty(under("importance.", notes), lesson.strength, lesson.specialist.lr)
+        return Penalty(under("importance.", notes), lesson.strength, lesson.profile.specialist.lr)
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
         notes = {key: note.to(pick_device()) for key, note in first.notes.items()}
@@ -128,7 +128,7 @@ class ImportanceMethod(Method):
         run = lesson.folder / self.name
         settings: dict[str, Any] = {"strength": lesson.strength, "method": self.name}
         learned = fit_labeled(
-            wide, lesson.data, run, lesson.specialist, lesson.seed, resume=True, task=task, settings=settings
+            wide, lesson.data, run, lesson.profile.specialist, lesson.seed, resume=True, task=task, settings=settings
         )
         return self.concluded(Learned([learned], notes | task.notes()), lesson)
 

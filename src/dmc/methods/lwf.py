@@ -45,6 +45,6 @@ class LwF(Method):
         settings = {"strength": lesson.strength}
         run = lesson.folder / "lwf"
         learned = fit_labeled(
-            wide, lesson.data, run, lesson.specialist, lesson.seed, resume=True, task=task, settings=settings
+            wide, lesson.data, run, lesson.profile.specialist, lesson.seed, resume=True, task=task, settings=settings
         )
         return Learned([learned])

@@ -69,7 +69,7 @@ class REWC(EWC):
             u1, u2 = under(f"inputs.{len(lessons)}.", notes), under(f"outputs.{len(lessons)}.", notes)
             kernels = {name: "hw" if importance[name].ndim == 4 else "" for name in u1}
             lessons.append((importance, {name: Rotation(u1[name], u2[name], kernels[name]) for name in u1}))
-        return RotatedPenalty(lessons, lesson.strength, lesson.specialist.lr)
+        return RotatedPenalty(lessons, lesson.strength, lesson.profile.specialist.lr)
 
     def concluded(self, learned: Learned, lesson: Lesson) -> Learned:
         model = learned.specialists[0]

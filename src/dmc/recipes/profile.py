@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dmc.data.preprocess import Preprocessing
+from dmc.distill.losses import LossName
+from dmc.distill.teachers import Scale
 from dmc.errors import DmcError, nearest
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
 
@@ -20,31 +23,60 @@ class Profile(BaseModel):
 
     name: str
     arch: str = "cifar_resnet32"
-    preprocessing: Preprocessing = Preprocessing()
+    preprocessing: Preprocessing | None = None  # None: what the architecture was designed for
     classes: int | None = Field(default=None, ge=2)  # None: all of the stream's
+    overlap: int = Field(default=0, ge=0)  # classes that a group shares with the one before
+    aux: str | None = None  # a data set's name or a place; None: what the stream has
     aux_images: int | None = Field(default=None, ge=1)  # None: all there are
+    loss: LossName = "l2"
+    temperature: float = Field(default=2.0, gt=0)
+    scale: Scale = "none"
+    selection: Literal["random", "herding"] = "random"  # of DMC+'s exemplars
     specialist: Schedule = SPECIALIST
     consolidation: Schedule = CONSOLIDATION
 
 
-def load_profile(name: str, stream: str) -> Profile:
-    """The profile, with what the stream changes; a schedule's unnamed settings stay the paper's."""
-    profiles = _read("profiles.yaml")
+def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile:
+    """The profile, with what the stream changes and then these; a schedule's unnamed settings stay the paper's."""
+    profiles = read_recipes("profiles.yaml")
     if name not in profiles:
         raise DmcError(f"unknown profile {name!r}{nearest(name, profiles)} (known: {', '.join(profiles)})")
     settings: dict[str, Any] = {"specialist": SPECIALIST.model_dump(), "consolidation": CONSOLIDATION.model_dump()}
-    for layer in (profiles[name], _read("streams.yaml").get(stream, {})):
+    of_stream = read_recipes("streams.yaml").get(stream, {})
+    in_profile = of_stream.pop("profiles", {}).get(name, {})
+    for layer in (profiles[name], of_stream, in_profile, *changes):
         for key, value in layer.items():
             settings[key] = settings[key] | value if key in ("specialist", "consolidation") else value
-    return Profile(name=name, **settings)
+    try:
+        return Profile(name=name, **settings)
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        key = ".".join(map(str, wrong["loc"]))
+        raise DmcError(f"setting {key}: {wrong['msg']}{nearest(key, Profile.model_fields)}") from None
+
+
+def parsed_settings(texts: Iterable[str]) -> dict[str, Any]:
+    """`loss=kd`, `consolidation.epochs=20` as changes to a profile."""
+    changes: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        outer, _, inner = key.partition(".")
+        if not (equals and outer) or outer == "name":
+            raise DmcError(f"--set {text}: write SETTING=VALUE, such as loss=kd or consolidation.epochs=20")
+        content = yaml.safe_load(value)
+        if inner:
+            changes.setdefault(outer, {})[inner] = content
+        else:
+            changes[outer] = content
+    return changes
 
 
 def strength_for(method: str, group_size: int, default: float) -> float:
     """The appendix's strength for the nearest group size."""
-    table: dict[int, float] = _read("strengths.yaml").get(method, {})
+    table: dict[int, float] = read_recipes("strengths.yaml").get(method, {})
     return float(table[min(table, key=lambda size: abs(size - group_size))]) if table else default
 
 
-def _read(name: str) -> dict[str, Any]:
+def read_recipes(name: str) -> dict[str, Any]:
     content: dict[str, Any] = yaml.safe_load((files("dmc.recipes") / name).read_text(encoding="utf-8"))
     return content

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from dmc.bench.metrics import StreamScores
 from dmc.bench.runner import Bench
 from dmc.methods import METHODS
 
+UPPER_BOUNDS = ("Oracle", "Inference twice")
 COLUMNS = ("final", "average incremental", "forgetting", "intransigence", "old - new")
 
 
@@ -33,16 +35,22 @@ def summary(found: dict[str, dict[int, StreamScores]]) -> dict[str, Any]:
             "forgetting": [s.forgetting for s in cells.values()],
             "intransigence": [s.intransigence(joint[o]) for o, s in cells.items() if o in joint],
             "old - new": [s.old_new_gap for s in cells.values()],
+            "old": [s.old for s in cells.values()],
+            "new": [s.new for s in cells.values()],
+            "first group": [s.per_group[-1][0] for s in cells.values()],
         }
+        first = next(iter(cells.values()))
         result[method] = {
             "orders": len(cells),
+            "classes": first.classes,
             "accuracy": np.mean([s.accuracy for s in cells.values()], axis=0).tolist(),
-            **{name: _mean_std(values) for name, values in columns.items()},
+            "first task": np.mean([[groups[0] for groups in s.per_group] for s in cells.values()], axis=0).tolist(),
+            **{name: mean_std(values) for name, values in columns.items()},
         }
     return result
 
 
-def _mean_std(values: Sequence[float]) -> dict[str, float] | None:
+def mean_std(values: Sequence[float]) -> dict[str, float] | None:
     if not values:
         return None
     return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}
@@ -52,47 +60,73 @@ def as_table(summed: dict[str, Any], title: str) -> str:
     """Markdown, in %."""
     lines = [f"# {title}", "", "| method | orders | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 2) + "|"]
     for method, row in summed.items():
-        cells = [_cell(row[column], row["orders"]) for column in COLUMNS]
+        cells = [cell(row[column], row["orders"]) for column in COLUMNS]
         lines.append(f"| {METHODS[method].title} | {row['orders']} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def _cell(value: dict[str, float] | None, orders: int) -> str:
+def cell(value: dict[str, float] | None, orders: int) -> str:
     if value is None:
         return "-"
     spread = f" ± {100 * value['std']:.1f}" if orders > 1 else ""
     return f"{100 * value['mean']:.1f}{spread}"
 
 
-def draw_curves(summed: dict[str, Any], group_sizes: Sequence[int], title: str, path: Path) -> None:
+def draw_curves(summed: dict[str, Any], title: str, path: Path) -> None:
     """Accuracy over all classes so far, against their number."""
-    import matplotlib
+    series = [Series(METHODS[method].title, row["classes"], row["accuracy"]) for method, row in summed.items()]
+    draw_lines(series, "classes so far", "accuracy, %", title, path)
 
-    matplotlib.use("Agg")
+
+@dataclass(frozen=True)
+class Series:
+    """A line in a figure; values are fractions."""
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+
+
+def draw_lines(series: Sequence[Series], x_label: str, y_label: str, title: str, path: Path, log: bool = False) -> None:
+    """Accuracies in % against the number of something."""
+    figure, (axes,) = new_figure(1, 1, size=(7, 4.6))
     import matplotlib.pyplot as plt
 
-    classes = np.cumsum(group_sizes)
-    figure, axes = plt.subplots(figsize=(7, 4.6), layout="constrained", dpi=130)
     colours = plt.get_cmap("tab20")
-    for i, (method, row) in enumerate(summed.items()):
-        dashed = "--" if method in ("oracle", "inference-twice") else "-"
+    for i, line in enumerate(series):
         axes.plot(
-            classes,
-            [100 * a for a in row["accuracy"]],
-            dashed,
+            line.x,
+            [100 * y for y in line.y],
+            "--" if line.label in UPPER_BOUNDS else "-",
             marker="o",
             markersize=4,
             color=colours(2 * i % 20 + (i >= 10)),
-            label=METHODS[method].title,
-            linewidth=2.6 if method == "dmc" else 1.4,
+            label=line.label,
+            linewidth=2.6 if line.label == "DMC" else 1.4,
         )
-    axes.set_xticks(classes)
+    ticks = sorted({x for line in series for x in line.x})
+    if log:
+        axes.set_xscale("log", base=2)
+    axes.set_xticks(ticks, labels=[f"{x:,}" for x in ticks], fontsize=8, minor=False)
     axes.set_ylim(0, 100)
-    axes.set_xlabel("classes so far")
-    axes.set_ylabel("accuracy, %")
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
     figure.savefig(path)
-    plt.close(figure)
+
+
+def new_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Sequence[Any]]:
+    """A figure that needs no screen, and its plots; `size` is one plot's, in inches."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    plt.close("all")
+    figure, plots = plt.subplots(
+        rows, columns, figsize=(size[0] * columns, size[1] * rows), layout="constrained", dpi=130, squeeze=False
+    )
+    return figure, list(plots.flat)

@@ -1,0 +1,333 @@
+"""The data sets of the paper: where their files are looked for, how they are read, where they can be had.
+
+All official files are read without unpickling anything. What a data set is, how large and where from is data, in
+recipes/datasets.yaml; which of its classes must not be among auxiliary images as well (recipes/*_excluded.csv).
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import yaml
+from PIL import Image
+from pydantic import BaseModel, ConfigDict
+
+from dmc.data.opening import open_images, open_labeled
+from dmc.data.sources import ArrayImages, FolderImages, Record, Source, permuted
+from dmc.errors import DmcError, first_line
+
+WITHOUT_CIFAR = 1_082_340  # images that the paper counts in ImageNet32x32 without the CIFAR-100 classes
+IMAGENET = 1_281_167  # images of the whole of it
+
+
+class Splits(NamedTuple):
+    train: Source
+    test: Source | None = None  # auxiliary images have none
+
+
+class Archive(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    url: str
+    md5: str | None
+    into: str = "."
+
+
+class About(BaseModel):
+    """What there is to know about a data set besides its pixels."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str
+    images: str
+    size: str
+    page: str
+    archives: tuple[Archive, ...]
+    hub: str | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """One way in which a data set may lie below the data root (or below its folder `aux`)."""
+
+    patterns: tuple[str, ...]  # each must match something
+    read: Callable[..., Splits]  # is given the matching files of each pattern
+
+    def found(self, root: Path) -> list[list[Path]] | None:
+        for base in (root, root / "aux"):
+            matches = [sorted(base.glob(pattern)) for pattern in self.patterns]
+            if all(matches):
+                return matches
+        return None
+
+
+def open_dataset(name: str, root: Path | None) -> Splits:
+    """The images of a data set, or an error that says which files it wants and where they come from."""
+    for layout in LAYOUTS[name]:
+        matches = layout.found(root) if root else None
+        if matches:
+            return layout.read(*matches)
+    raise DmcError(missing(name, root))
+
+
+def missing(name: str, root: Path | None) -> str:
+    about = DATASETS[name]
+    wanted = " or ".join(" and ".join(layout.patterns) for layout in LAYOUTS[name])
+    where = f"under {root}" if root else "under a data root (--data-root, or DMC_DATA)"
+    hub = f"; parquet copy: hf-hub {about.hub}" if about.hub else ""
+    fetch = "; --download fetches it" if about.archives or about.hub else ""
+    return f"{about.title} is missing: put {wanted} {where} ({about.size}, from {about.page}{hub}){fetch}"
+
+
+def download(names: Iterable[str], root: Path | None) -> None:
+    """Fetch what is not there: the official archives, or the hub's copy where there are none."""
+    from torchvision.datasets.utils import download_and_extract_archive, download_url
+
+    if root is None:
+        raise DmcError("--download needs to know where to: give --data-root (or set DMC_DATA)")
+    for name in names:
+        about = DATASETS[name]
+        if any(layout.found(root) for layout in LAYOUTS[name]):
+            continue
+        print(f"fetching {about.title}, {about.size}, into {root}", file=sys.stderr)
+        try:
+            for archive in about.archives:
+                plain = archive.url.endswith(".mat")
+                get = download_url if plain else download_and_extract_archive
+                get(archive.url, str(root / archive.into), md5=archive.md5)
+            if not about.archives and about.hub:
+                from huggingface_hub import snapshot_download
+
+                snapshot_download(
+                    about.hub, repo_type="dataset", local_dir=root / name, allow_patterns=["*.parquet", "**/*.parquet"]
+                )
+        except Exception as error:  # whatever networks, servers and archives do
+            raise DmcError(f"cannot fetch {about.title}: {first_line(error)}; {missing(name, root)}") from None
+
+
+def excluded(file: str) -> dict[str, str]:
+    """The rows of an exclusion list: its first column, and which class of the benchmark that is."""
+    with (files("dmc.recipes") / file).open(encoding="utf-8") as lines:
+        return {next(iter(row.values())): list(row.values())[-1] for row in csv.DictReader(lines)}
+
+
+def _table(label: str = "label") -> Callable[..., Splits]:
+    """Parquet files in the hub's format, training and perhaps test."""
+
+    def read(train: list[Path], test: list[Path]) -> Splits:
+        return Splits(*(open_labeled(f"{_glob(part)},label={label}") for part in (train, test)))
+
+    return read
+
+
+def _glob(paths: list[Path]) -> str:
+    """All shards of one part, in the form that `open_labeled` takes."""
+    return str(paths[0]) if len(paths) == 1 else str(paths[0].parent / f"{paths[0].name.split('-')[0]}-*.parquet")
+
+
+def _unlabeled_table(shards: list[Path]) -> Splits:
+    return Splits(open_images(_glob(shards)))
+
+
+def _without(source: Source, unwanted: Callable[[str], bool]) -> Source:
+    return source.keep([name for name in source.classes if not unwanted(name)])
+
+
+def _cifar_binary(train: list[Path], test: list[Path], names: list[Path]) -> Splits:
+    """Records of 3,074 bytes: coarse label, fine label, three planes of 32x32."""
+    classes = names[0].read_text(encoding="utf-8").split()
+
+    def part(path: Path) -> Source:
+        content = np.fromfile(path, dtype=np.uint8)
+        if not len(content) or len(content) % 3074:
+            raise DmcError(f"{path} is not CIFAR-100's binary version: {len(content)} bytes are not records of 3074")
+        records = content.reshape(-1, 3074)
+        images = records[:, 2:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+        return ArrayImages(np.ascontiguousarray(images), records[:, 1].astype(np.int64), classes, str(path))
+
+    return Splits(part(train[0]), part(test[0]))
+
+
+class DownsampledImageNet(Source):
+    """ImageNet32x32's ten npz batches without the classes of CIFAR-100; one batch is in memory at a time.
+
+    Labels are 1 to 1,000 in the order of the ILSVRC development kit, not in that of sorted WordNet ids.
+    """
+
+    def __init__(self, batches: list[Path]) -> None:
+        self.name = f"{batches[0].parent} without CIFAR-100's classes"
+        dropped = [int(row["imagenet32_label"]) for row in _imagenet_rows()]
+        self.places: dict[Path, npt.NDArray[np.intp]] = {}
+        total = 0
+        for path in batches:
+            labels = self._array(path, "labels")
+            total += len(labels)
+            self.places[path] = np.flatnonzero(~np.isin(labels, dropped))
+        if total == IMAGENET and len(self) != WITHOUT_CIFAR:
+            counts = f"{len(self):,} images here, {WITHOUT_CIFAR:,} in the paper"
+            print(f"ImageNet32x32 without CIFAR-100's classes has {counts}", file=sys.stderr)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.places.values()))
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        for path in permuted(list(self.places), seed):
+            images = self._array(path, "data").reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+            for i in permuted(self.places[path].tolist(), seed):
+                yield Record(np.ascontiguousarray(images[i]), -1, f"{path}[{i}]")
+
+    @staticmethod
+    def _array(path: Path, key: str) -> npt.NDArray[np.uint8]:
+        try:
+            with np.load(path, allow_pickle=False) as arrays:
+                found: npt.NDArray[np.uint8] = arrays[key]
+        except (OSError, ValueError, KeyError) as error:
+            raise DmcError(f"cannot read {key!r} of {path}: {first_line(error)}") from None
+        return found
+
+
+def _imagenet_rows() -> list[dict[str, str]]:
+    with (files("dmc.recipes") / "imagenet_excluded.csv").open(encoding="utf-8") as lines:
+        return list(csv.DictReader(lines))
+
+
+def _imagenet_table(shards: list[Path]) -> Splits:
+    """The hub's copies have the usual labels: WordNet ids, sorted."""
+    source = open_labeled(f"{_glob(shards)},label=label")
+    dropped = {int(row["sorted_index"]) for row in _imagenet_rows()}
+    return Splits(source.keep([name for i, name in enumerate(source.classes) if i not in dropped]))
+
+
+def _tiny_imagenet(source: Source) -> Splits:
+    dropped = excluded("imagenet_excluded.csv")
+    return Splits(_without(source, lambda name: name.split()[0] in dropped))
+
+
+def _mnist(images: list[Path]) -> Splits:
+    content = images[0].read_bytes()
+    magic, count, height, width = np.frombuffer(content[:16], dtype=">u4").tolist()
+    if magic != 2051 or len(content) != 16 + count * height * width:
+        raise DmcError(f"{images[0]} is not MNIST's image file (idx3, unpacked)")
+    pixels = np.frombuffer(content, dtype=np.uint8, offset=16).reshape(count, height, width)
+    return Splits(ArrayImages(pixels, name=str(images[0])))
+
+
+def _svhn(files_: list[Path]) -> Splits:
+    from scipy.io import loadmat
+
+    try:
+        images = loadmat(str(files_[0]), variable_names=["X"])["X"].transpose(3, 0, 1, 2)
+    except Exception as error:  # scipy has many ways to say that this is no such file
+        raise DmcError(f"cannot read {files_[0]}: {first_line(error)}") from None
+    return Splits(ArrayImages(np.ascontiguousarray(images), name=str(files_[0])))
+
+
+class CubImages(Source):
+    """CUB-200-2011's own files; images are cut to the bird's box, as the paper's preprocessing (that of REWC) does."""
+
+    def __init__(self, folder: Path, train: bool) -> None:
+        self.name = f"{folder} ({'train' if train else 'test'})"
+        table = {file: _columns(folder / f"{file}.txt") for file in ("images", "image_class_labels", "bounding_boxes")}
+        split = _columns(folder / "train_test_split.txt")
+        self.classes = tuple(row[0] for row in _columns(folder / "classes.txt").values())
+        self.entries = [
+            (folder / "images" / path, int(table["image_class_labels"][i][0]) - 1, table["bounding_boxes"][i])
+            for i, (path,) in table["images"].items()
+            if (split[i][0] == "1") == train
+        ]
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def labels(self) -> Iterator[int]:
+        return (label for _, label, _ in self.entries)
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        for path, label, box in permuted(self.entries, seed):
+            x, y, width, height = (round(float(number)) for number in box)
+            try:
+                with Image.open(path) as image:
+                    bird = np.asarray(image.convert("RGB").crop((x, y, x + width, y + height)))
+            except OSError:
+                yield Record(path, label, str(path))  # decoding will report it
+                continue
+            yield Record(bird, label, str(path))
+
+
+def _columns(path: Path) -> dict[str, list[str]]:
+    """Lines of an id and some values."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise DmcError(f"cannot read {path}: {error.strerror}") from None
+    return {fields[0]: fields[1:] for fields in (line.split() for line in lines) if fields}
+
+
+def _cub(classes: list[Path]) -> Splits:
+    return Splits(CubImages(classes[0].parent, train=True), CubImages(classes[0].parent, train=False))
+
+
+def _birdsnap(source: Source) -> Splits:
+    dropped = {_plain(name) for name in excluded("birdsnap_excluded.csv")}
+    return Splits(_without(source, lambda name: _plain(name) in dropped))
+
+
+def _plain(name: str) -> str:
+    """`Anna's Hummingbird` and `annas_hummingbird` are the same."""
+    return re.sub(r"[^a-z]+", "_", name.lower().replace("'", ""))
+
+
+LAYOUTS: dict[str, tuple[Layout, ...]] = {
+    "cifar100": (
+        Layout(("cifar100/train*.parquet", "cifar100/test*.parquet"), _table("fine_label")),
+        Layout(
+            tuple(f"cifar-100-binary/{f}" for f in ("train.bin", "test.bin", "fine_label_names.txt")), _cifar_binary
+        ),
+    ),
+    "imagenet32": (
+        Layout(("Imagenet32_train_npz/train_data_batch_*.npz",), lambda batches: Splits(DownsampledImageNet(batches))),
+        Layout(("imagenet32/**/train*.parquet",), _imagenet_table),
+    ),
+    "tiny-imagenet": (
+        Layout(("tiny_imagenet/train*.parquet",), lambda shards: _tiny_imagenet(open_labeled(_glob(shards)))),
+        Layout(("tiny-imagenet-200/train",), lambda train: _tiny_imagenet(FolderImages(train[0], labeled=True))),
+    ),
+    "mnist": (
+        Layout(("mnist/train*.parquet",), _unlabeled_table),
+        Layout(("mnist/train-images-idx3-ubyte",), _mnist),
+    ),
+    "svhn": (
+        Layout(("svhn/train*.parquet",), _unlabeled_table),
+        Layout(("svhn/train_32x32.mat",), _svhn),
+    ),
+    "dtd": (
+        Layout(("dtd/images",), lambda images: Splits(FolderImages(images[0], labeled=False))),
+        Layout(("dtd*/train*.parquet",), _unlabeled_table),
+    ),
+    "places365": (
+        Layout(("data_256*",), lambda images: Splits(FolderImages(images[0], labeled=False))),
+        Layout(("places365/**/train*.parquet",), _unlabeled_table),
+    ),
+    "cub200": (
+        Layout(("CUB_200_2011/classes.txt",), _cub),
+        Layout(("cub200*/train*.parquet", "cub200*/test*.parquet"), _table()),
+    ),
+    "birdsnap": (
+        Layout(("birdsnap/download/images",), lambda images: _birdsnap(FolderImages(images[0], labeled=True))),
+        Layout(("birdsnap/**/train*.parquet",), lambda shards: _birdsnap(open_labeled(_glob(shards)))),
+    ),
+}
+
+DATASETS: dict[str, About] = {
+    name: About.model_validate(entry)
+    for name, entry in yaml.safe_load((files("dmc.recipes") / "datasets.yaml").read_text(encoding="utf-8")).items()
+}

@@ -1,0 +1,143 @@
+"""Runs a recipe and puts what was measured beside what the paper published."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dmc.bench import streams
+from dmc.bench.datasets import DATASETS
+from dmc.bench.metrics import Matrix
+from dmc.bench.runner import Bench, confusion
+from dmc.errors import DmcError
+from dmc.loading import load
+from dmc.methods import METHODS, method_named
+from dmc.recipes.profile import load_profile
+from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, published
+from dmc.report.bench import collected, mean_std, summary
+
+Row = dict[str, Any]  # setting, row, orders, and for each column what was measured and what was published
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A recipe under a profile. Its folder has one folder for each setting, and one for what settings share."""
+
+    name: str
+    recipe: Recipe
+    profile: str
+    orders: int
+    folder: Path
+    data_root: Path | None = None
+    also: Mapping[str, Changes] = field(default_factory=dict)
+
+    def benches(self) -> dict[str, Bench]:
+        return {c.setting: self._bench(c) for c in comparisons(self.recipe, self.profile, self.also)}
+
+    def _bench(self, comparison: Comparison) -> Bench:
+        return Bench(
+            self.recipe.stream,
+            comparison.group_size,
+            comparison.profile,
+            self.folder / re.sub(r"[^a-z0-9]+", "-", comparison.setting.lower()).strip("-"),
+            self.data_root,
+            common=self.folder / f"common-g{comparison.group_size}",
+        )
+
+    def run(self, skip_missing: bool) -> dict[str, Bench]:
+        """Everything that is not finished yet. All data is looked for before anything trains."""
+        ready: dict[str, Bench] = {}
+        for setting, bench in self.benches().items():
+            try:
+                bench.open(0)
+                ready[setting] = bench
+            except DmcError as error:
+                if not skip_missing:
+                    raise
+                print(f"{setting} is left out: {error}", file=sys.stderr)
+        if not ready:
+            raise DmcError(f"{self.name}: the data of every setting is missing")
+        for bench in ready.values():
+            bench.run_all([method_named(name) for name in self.recipe.methods], self.orders)
+        return ready
+
+    def rows(self, benches: Mapping[str, Bench]) -> list[Row]:
+        """For each setting and method: measured (mean and standard deviation over orders) and published."""
+        found = []
+        for setting, bench in benches.items():
+            if bench.profile.overlap:
+                found += _overlap_rows(setting, bench, self.orders)
+                continue
+            for method, measured in summary(collected(bench, self.recipe.methods, self.orders)).items():
+                found.append({"setting": setting, "row": METHODS[method].title, "method": method, **measured})
+        known = {(row["setting"], row["row"]): row for row in published(self.name)}
+        for row in found:
+            paper = known.get((row["setting"], row["row"]), {})
+            row["published"] = {column: paper[column] for column in self.recipe.columns if column in paper}
+        return found
+
+
+def needed_data(recipe: Recipe, profile: str) -> list[str]:
+    """The names of the data sets that a recipe wants."""
+    wanted = [streams.needed_data(recipe.stream, c.profile) for c in comparisons(recipe, profile, {})]
+    return list(dict.fromkeys(name for names in wanted for name in names))
+
+
+def listed(recipe: Recipe, profile: str) -> dict[str, Any]:
+    """What `--list` shows of a recipe."""
+    shown = recipe.at(profile)
+    default = load_profile(profile, recipe.stream)
+    return {
+        "title": recipe.title,
+        "source": recipe.source,
+        "group sizes": list(shown.group_sizes),
+        "methods": list(shown.methods),
+        "settings": list(shown.variants),
+        "classes": shown.settings.get("classes", default.classes),
+        "data": {
+            name: {"what": DATASETS[name].images, "size": DATASETS[name].size, "from": DATASETS[name].page}
+            for name in needed_data(recipe, profile)
+        },
+    }
+
+
+def _overlap_rows(setting: str, bench: Bench, orders: int) -> list[Row]:
+    """The two teachers, each asked about its own classes, and the consolidated model, by who knew the class."""
+    cells: dict[str, list[dict[str, float]]] = {"Model 1": [], "Model 2": [], "Consolidated": []}
+    for order in range(orders):
+        last = bench.cell_folder("dmc", order) / "group-1" / "confusion.npy"
+        if not last.exists():
+            continue
+        stream = bench.open(order)
+        first, second = (set(group) for group in stream.groups)
+        new = load(bench.common_folder(order) / "shared" / "group-1" / "specialist")
+        answers: dict[str, tuple[Matrix, tuple[str, ...]]] = {
+            "Model 1": (np.load(last.parent.parent / "group-0" / "confusion.npy"), stream.so_far(0)),
+            "Model 2": (confusion(new, stream.test, stream.groups[1]), stream.groups[1]),
+            "Consolidated": (np.load(last), stream.so_far(1)),
+        }
+        spans = {"only first": first - second, "common": first & second, "only second": second - first}
+        for row, (matrix, names) in answers.items():
+            parts = spans | ({"all": first | second} if row == "Consolidated" else {})
+            cells[row].append({span: _accuracy(matrix, names, of) for span, of in parts.items() if of & set(names)})
+    return [
+        {
+            "setting": setting,
+            "row": row,
+            "orders": len(found),
+            **{span: mean_std([cell[span] for cell in found]) for span in found[0]},
+        }
+        for row, found in cells.items()
+        if found
+    ]
+
+
+def _accuracy(matrix: Matrix, names: tuple[str, ...], of: set[str]) -> float:
+    rows = [i for i, name in enumerate(names) if name in of]
+    return float(np.diag(matrix)[rows].sum() / matrix[rows].sum())

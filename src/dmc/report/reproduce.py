@@ -1,0 +1,107 @@
+"""A reproduced table or figure, beside the paper's published numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dmc.bench.reproduce import Reproduction, Row
+from dmc.bench.runner import Bench
+from dmc.methods import METHODS
+from dmc.report.bench import Series, cell, draw_lines, new_figure
+
+
+def as_table(job: Reproduction, rows: Sequence[Row]) -> str:
+    """Markdown, in %."""
+    columns = job.recipe.columns
+    lines = [
+        f"# {job.recipe.title} (profile {job.profile})",
+        "",
+        f"The paper's {job.recipe.source}. {job.recipe.note}".strip(),
+        "",
+        "| setting | row | orders | " + " | ".join(f"{c} | *published*" for c in columns) + " |",
+        "|---" * (3 + 2 * len(columns)) + "|",
+    ]
+    for row in rows:
+        shown = [f"{cell(row.get(c), row['orders'])} | {_published(row['published'].get(c))}" for c in columns]
+        lines.append(f"| {row['setting']} | {row['row']} | {row['orders']} | " + " | ".join(shown) + " |")
+    if job.profile != "paper":
+        lines += ["", f"Made with the profile `{job.profile}`: not the paper's settings, so not the paper's numbers."]
+    return "\n".join(lines)
+
+
+def _published(value: Sequence[float] | None) -> str:
+    return " ± ".join(f"{number:g}" for number in value) if value else "-"
+
+
+def as_list(recipes: Mapping[str, Mapping[str, Any]]) -> str:
+    """All recipes, and the data that they need."""
+    lines = []
+    data: dict[str, Mapping[str, str]] = {}
+    for name, recipe in recipes.items():
+        data |= recipe["data"]
+        lines += [f"{name:<17} {recipe['title']}", f"{'':<17} {recipe['source']}; needs {', '.join(recipe['data'])}"]
+    lines += ["", "data, below --data-root or DMC_DATA (--download fetches what can be had without a login):"]
+    lines += [f"  {name:<14} {about['what']}; {about['size']}, {about['from']}" for name, about in data.items()]
+    return "\n".join(lines)
+
+
+def draw(job: Reproduction, benches: Mapping[str, Bench], rows: Sequence[Row], path: Path) -> None:
+    """The recipe's figure, if it has one and something is finished."""
+    title = f"{job.recipe.title} (profile {job.profile})"
+    if not rows:
+        return
+    if job.recipe.figure == "confusion":
+        _draw_confusions(job, benches, title, path)
+    elif job.recipe.figure == "amount":
+        draw_lines(
+            _by_amount(benches, rows), "auxiliary images", "average incremental accuracy, %", title, path, log=True
+        )
+    elif job.recipe.figure is not None:
+        first = job.recipe.figure == "first-task"
+        named = "setting" if job.recipe.figure == "settings" else "row"
+        series = [Series(row[named], row["classes"], row["first task" if first else "accuracy"]) for row in rows]
+        what = "accuracy on the first group, %" if first else "accuracy, %"
+        draw_lines(series, "classes so far", what, title, path)
+
+
+def _by_amount(benches: Mapping[str, Bench], rows: Sequence[Row]) -> list[Series]:
+    """A line for each group size."""
+    found = []
+    for size in dict.fromkeys(bench.group_size for bench in benches.values()):
+        of_size = [row for row in rows if benches[row["setting"]].group_size == size]
+        amounts = [benches[row["setting"]].profile.aux_images or 0 for row in of_size]
+        found.append(Series(f"DMC, g = {size}", amounts, [row["average incremental"]["mean"] for row in of_size]))
+    return found
+
+
+def _draw_confusions(job: Reproduction, benches: Mapping[str, Bench], title: str, path: Path) -> None:
+    """After the last group, summed over orders: log(1 + % of a class's images)."""
+    panels: dict[str, Any] = {}
+    for bench in benches.values():
+        last = len(bench.open(0).groups) - 1
+        for method in job.recipe.methods:
+            cells = [
+                bench.cell_folder(method, order) / f"group-{last}" / "confusion.npy" for order in range(job.orders)
+            ]
+            counts = [np.load(file) for file in cells if file.exists()]
+            if counts:
+                panels[METHODS[method].title] = sum(counts)
+    figure, plots = new_figure(columns=min(3, len(panels)), rows=-(-len(panels) // 3), size=(3.1, 3.3))
+    for plot in plots[len(panels) :]:
+        plot.set_axis_off()
+    for plot, (name, counts) in zip(plots, panels.items(), strict=False):
+        shares = 100 * counts / counts.sum(axis=1, keepdims=True)
+        shown = plot.imshow(np.log1p(shares), cmap="viridis", vmin=0, vmax=np.log1p(100))
+        plot.set_title(name, fontsize=10)
+        plot.set_xlabel("answer", fontsize=8)
+        plot.set_ylabel("class, in order of arrival", fontsize=8)
+        plot.tick_params(labelsize=7)
+    bar = figure.colorbar(shown, ax=plots, shrink=0.7, label="% of the class's images")
+    marks = [0, 1, 5, 20, 100]
+    bar.set_ticks(np.log1p(marks).tolist(), labels=[str(mark) for mark in marks])
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path)

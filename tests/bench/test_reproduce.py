@@ -1,0 +1,185 @@
+"""Recipes as a researcher runs them, in seconds, on data made here in the official formats."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from dmc.bench.runner import FACTORS
+from dmc.methods import METHODS
+from dmc.recipes.profile import read_recipes
+from dmc.recipes.recipe import comparisons, load_recipes, published
+from tests.conftest import Answer, write_images
+
+Dmc = Callable[..., Answer]
+
+
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Eight classes of coloured noise as CIFAR-100 and as CUB-200, and two pools."""
+    root = tmp_path_factory.mktemp("data")
+    folder = root / "cifar-100-binary"
+    folder.mkdir()
+    (folder / "fine_label_names.txt").write_text("".join(f"class-{i}\n" for i in range(8)))
+    draw = np.random.default_rng(0)
+    for name, count in (("train.bin", 12), ("test.bin", 4)):
+        labels = np.repeat(np.arange(8, dtype=np.uint8), count)
+        pixels = (draw.integers(0, 90, (len(labels), 3072)) + 20 * labels[:, None]).astype(np.uint8)
+        np.column_stack([labels, labels, pixels]).astype(np.uint8).tofile(folder / name)
+    write_images(root / "tiny-imagenet-200" / "train" / "n02123045" / "images", 60)
+    write_images(root / "dtd" / "images" / "banded", 40, seed=1)
+    birds = root / "CUB_200_2011"
+    rows = [(f"{c:03}.Bird_{c}", f"{i}.png", i < 8) for c in range(1, 7) for i in range(10)]
+    for kind, file, _ in rows:
+        (birds / "images" / kind).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(draw.integers(0, 255, (24, 24, 3), dtype=np.uint8)).save(birds / "images" / kind / file)
+    lines = {
+        "classes": [f"{c} {c:03}.Bird_{c}" for c in range(1, 7)],
+        "images": [f"{i} {kind}/{file}" for i, (kind, file, _) in enumerate(rows)],
+        "image_class_labels": [f"{i} {int(kind[:3])}" for i, (kind, _, _) in enumerate(rows)],
+        "train_test_split": [f"{i} {int(train)}" for i, (_, _, train) in enumerate(rows)],
+        "bounding_boxes": [f"{i} 2 2 20 20" for i in range(len(rows))],
+    }
+    for name, content in lines.items():
+        (birds / f"{name}.txt").write_text("\n".join(content) + "\n")
+    write_images(root / "birdsnap" / "download" / "images" / "Bald_Eagle", 40, seed=2)
+    return root
+
+
+@pytest.mark.parametrize(
+    "name", ["accuracy-g50", "confusion", "first-task", "losses", "aux-amount", "cub200", "overlap"]
+)
+def test_a_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / name
+    said = dmc("reproduce", name, "--profile", "smoke", "--orders", 1, "--data-root", data_root, "-o", out, "--json")
+    assert said.code == 0, said.err
+    recipe = load_recipes()[name].at("smoke")
+    rows = json.loads(said.out)
+    settings = comparisons(load_recipes()[name], "smoke", {})
+    wanted = (
+        {METHODS[method].title for method in recipe.methods}
+        if name != "overlap"
+        else {"Model 1", "Model 2", "Consolidated"}
+    )
+    assert {(row["setting"], row["row"]) for row in rows} == {(c.setting, row) for c in settings for row in wanted}
+    table = (out / "table.md").read_text()
+    assert recipe.title in table
+    assert "profile smoke" in table
+    assert "not the paper's numbers" in table
+    assert json.loads((out / "results.json").read_text()) == rows
+    assert (out / "figure.png").exists() == (recipe.figure is not None)
+
+
+def test_published_numbers_stand_beside_the_measured(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
+    said = dmc(
+        "reproduce", "losses", "--profile", "smoke", "--orders", 1, "--data-root", data_root, "-o", tmp_path / "l"
+    )
+    assert said.code == 0, said.err
+    row = next(line for line in said.out.splitlines() if line.startswith("| KD (T = 1)"))
+    assert "46.95 ± 2.01" in row
+    first = {p.parent.parent.name for p in (tmp_path / "l").rglob("first/learned")}
+    assert first == {"order-0"}  # trained once for the four settings
+
+
+def test_overlapping_groups_are_taught_by_both(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
+    out = tmp_path / "o"
+    said = dmc(
+        "reproduce", "overlap", "--profile", "smoke", "--orders", 1, "--data-root", data_root, "-o", out, "--json"
+    )
+    by_row = {row["row"]: row for row in json.loads(said.out)}
+    assert {"only first", "common"} < set(by_row["Model 1"])
+    assert "only second" not in by_row["Model 1"]
+    assert {"common", "only second"} < set(by_row["Model 2"])
+    assert {"only first", "common", "only second", "all"} < set(by_row["Consolidated"])
+    config = json.loads(next(out.rglob("consolidated/run.json")).read_text())
+    assert [len(teacher["classes"]) for teacher in config["teachers"]] == [4, 4]
+    assert len(config["student"]["classes"]) == 6
+
+
+def test_missing_pools_are_named_or_left_out_when_asked(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
+    command = ("reproduce", "aux-distribution", "--profile", "smoke", "--orders", 1, "--data-root", data_root)
+    said = dmc(*command, "-o", tmp_path / "a")
+    assert said.code == 2
+    assert "MNIST is missing" in said.err
+    assert not (tmp_path / "a").exists()  # nothing was trained
+    mine = write_images(tmp_path / "photos", 30, seed=5)
+    said = dmc(*command, "-o", tmp_path / "a", "--skip-missing", "--also", f"My photos: {{aux: {mine}}}", "--json")
+    assert said.code == 0, said.err
+    assert "SVHN is left out: SVHN is missing" in said.err
+    assert [row["setting"] for row in json.loads(said.out)] == ["DTD", "Tiny-ImageNet", "My photos"]
+
+
+def test_the_list_says_what_each_recipe_needs(dmc: Dmc) -> None:
+    said = dmc("reproduce", "--list")
+    assert said.code == 0
+    for name in ("accuracy-g5", "accuracy-g50", "first-task", "confusion", "aux-distribution", "losses", "aux-amount"):
+        assert f"\n{name} " in f"\n{said.out}"
+    found = json.loads(dmc("reproduce", "--list", "--json").out)
+    assert found["cub200"]["data"]["birdsnap"]["from"].startswith("http://thomasberg.org")
+    assert found["aux-distribution"]["settings"] == ["MNIST", "SVHN", "DTD", "Places365", "ImageNet32"]
+    assert found["losses"]["group sizes"] == [20]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("loses",), "unknown recipe 'loses'; did you mean 'losses'?"),
+        (("losses", "--profile", "papers"), "unknown profile 'papers'; did you mean 'paper'?"),
+        (("losses", "--also", "nonsense"), "--also nonsense: write 'LABEL: {SETTING: VALUE}'"),
+        (("losses", "--also", "Mine: {los: kd}"), "setting los: Extra inputs are not permitted; did you mean 'loss'?"),
+        ((), "say which recipe"),
+    ],
+)
+def test_bad_input(dmc: Dmc, data_root: Path, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    said = dmc("reproduce", *arguments, "--data-root", data_root, "-o", tmp_path / "x")
+    assert said.code == 2
+    assert words in said.err
+    assert said.err.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_published_rows_fit_the_recipes() -> None:
+    """A row whose names fit nothing would never be shown."""
+    for name, rows in read_recipes("published.yaml").items():
+        recipe = load_recipes()[name]
+        settings = {c.setting for c in comparisons(recipe, "paper", {})}
+        for row in rows:
+            assert row["setting"] in settings
+            assert {key for key in row if key not in ("setting", "row")} <= set(recipe.columns)
+            assert all(0 < value[0] < 100 for key, value in row.items() if key not in ("setting", "row"))
+    assert published("accuracy-g10") == []
+
+
+def test_tuning_picks_a_strength_on_images_held_out_of_two_groups(dmc: Dmc, tmp_path: Path) -> None:
+    command = ("bench", "digits", "--group-size", 2, "--profile", "smoke", "--orders", 1, "--methods", "mas")
+    said = dmc(*command, "--tune", "-o", tmp_path / "b", "--json")
+    assert said.code == 0, said.err
+    tried = json.loads((tmp_path / "b" / "tuning" / "mas" / "accuracies.json").read_text())
+    assert [float(strength) for strength in tried] == pytest.approx([0.1 * factor for factor in FACTORS])
+    best = float(max(tried, key=lambda strength: tried[strength]))
+    run = json.loads((tmp_path / "b" / "order-0" / "mas" / "group-1" / "mas" / "run.json").read_text())
+    assert run["task"]["strength"] == best
+    trial = next((tmp_path / "b" / "tuning" / "mas").rglob("group-1/mas/run.json"))
+    assert json.loads(trial.read_text())["data"]["images"] < run["data"]["images"]  # a tenth is held out
+    assert len(list(trial.parents[2].glob("group-*"))) == 2
+    assert "holds another comparison" in dmc(*command, "-o", tmp_path / "b").err
+
+
+def test_settings_of_a_profile_can_be_changed(dmc: Dmc, tmp_path: Path) -> None:
+    command = ("bench", "digits", "--group-size", 3, "--profile", "smoke", "--orders", 1, "--methods", "dmc,dmc+")
+    changes = ("--set", "loss=kd", "--set", "consolidation.epochs=2", "--set", "selection=herding")
+    said = dmc(*command, *changes, "-o", tmp_path / "b")
+    assert said.code == 0, said.err
+    config = json.loads(next((tmp_path / "b").rglob("consolidated/run.json")).read_text())
+    assert (config["loss"], config["schedule"]["epochs"]) == ("kd", 2)
+    assert yaml.safe_load((tmp_path / "b" / "bench.json").read_text())["profile"]["selection"] == "herding"
+    assert "write SETTING=VALUE" in dmc(*command, "--set", "loss", "-o", tmp_path / "c").err
+    assert (
+        "setting consolidation.epochs: " in dmc(*command, "--set", "consolidation.epochs=0", "-o", tmp_path / "c").err
+    )
