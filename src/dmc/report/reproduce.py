@@ -17,16 +17,21 @@ from dmc.report.bench import Series, cell, draw_lines, new_figure
 def as_table(job: Reproduction, rows: Sequence[Row]) -> str:
     """Markdown, in %."""
     columns = job.recipe.columns
+    known = {column for row in rows for column in row["published"]}
+    heads = [f"{column} | *published*" if column in known else column for column in columns]
     lines = [
         f"# {job.recipe.title} (profile {job.profile})",
         "",
         f"The paper's {job.recipe.source}. {job.recipe.note}".strip(),
         "",
-        "| setting | row | orders | " + " | ".join(f"{c} | *published*" for c in columns) + " |",
-        "|---" * (3 + 2 * len(columns)) + "|",
+        "| setting | row | orders | " + " | ".join(heads) + " |",
+        "|---" * (3 + len(columns) + len(known)) + "|",
     ]
     for row in rows:
-        shown = [f"{cell(row.get(c), row['orders'])} | {_published(row['published'].get(c))}" for c in columns]
+        shown = []
+        for column in columns:
+            shown.append(cell(row.get(column), row["orders"]))
+            shown += [_published(row["published"].get(column))] if column in known else []
         lines.append(f"| {row['setting']} | {row['row']} | {row['orders']} | " + " | ".join(shown) + " |")
     if job.profile != "paper":
         lines += ["", f"Made with the profile `{job.profile}`: not the paper's settings, so not the paper's numbers."]
@@ -43,7 +48,9 @@ def as_list(recipes: Mapping[str, Mapping[str, Any]]) -> str:
     data: dict[str, Mapping[str, str]] = {}
     for name, recipe in recipes.items():
         data |= recipe["data"]
-        lines += [f"{name:<17} {recipe['title']}", f"{'':<17} {recipe['source']}; needs {', '.join(recipe['data'])}"]
+        sizes = ", ".join(map(str, recipe["group sizes"]))
+        lines += [f"{name:<17} {recipe['title']}, g = {sizes}; needs {', '.join(recipe['data'])}"]
+        lines += [f"{'':<17} {recipe['source']}"]
     lines += ["", "data, below --data-root or DMC_DATA (--download fetches what can be had without a login):"]
     lines += [f"  {name:<14} {about['what']}; {about['size']}, {about['from']}" for name, about in data.items()]
     return "\n".join(lines)
