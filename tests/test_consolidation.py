@@ -12,8 +12,9 @@ from torch import nn
 import dmc
 from dmc.bench.digits import digits, letters
 from dmc.consolidation import Consolidation, Distillation, agreement
+from dmc.data.batch import Batch
 from dmc.data.decode import Geometry
-from dmc.data.feed import Batch, open_feed
+from dmc.data.feed import open_feed
 from dmc.data.opening import open_images
 from dmc.data.preprocess import Preprocessing
 from dmc.demo import ARCH, NEW, OLD, PREPROCESSING

@@ -14,8 +14,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dmc.data.batch import Batch
 from dmc.data.decode import Geometry, decoded
-from dmc.data.feed import MEMORY, Batch, Feed, fits, open_feed
+from dmc.data.feed import MEMORY, Feed, fits, open_feed
 from dmc.data.opening import open_images, open_labeled
 from dmc.data.sources import Source
 from dmc.device import pick_device

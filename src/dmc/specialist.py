@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from safetensors.torch import save_file
@@ -27,12 +28,10 @@ from dmc.seeds import seed_for
 Output = Literal["softmax", "sigmoid"]
 
 
-class Specialist:
-    """Any module that maps images to logits, made usable: `Specialist(net, ["cat", "dog"], Preprocessing(64))`.
+class Model(ABC):
+    """What classifiers and detectors have in common: a module, class names, preprocessing, a place on disk."""
 
-    `output` says what the logits mean: `softmax` scores compete, `sigmoid` scores are independent log-odds.
-    `arch` is the name that `dmc.models.create` builds the module from; without it, it cannot be saved.
-    """
+    task: ClassVar[str]
 
     def __init__(
         self,
@@ -52,6 +51,134 @@ class Specialist:
         if output not in get_args(Output):
             raise DmcError(f"{name}: output kind {output!r} is neither 'softmax' nor 'sigmoid'")
         self._check_head()
+
+    @abstractmethod
+    def _check_head(self) -> None:
+        """Refuse a module whose answer does not fit the class names."""
+
+    def __repr__(self) -> str:
+        arch = self.arch or type(self.module).__name__
+        return f"{type(self).__name__}({self.name}: {arch}, {len(self.classes)} classes)"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.classes.names
+
+    @property
+    def device(self) -> torch.device:
+        return next((p.device for p in self.module.parameters()), torch.device("cpu"))
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(p.numel() for p in self.module.parameters())
+
+    def to(self, device: torch.device) -> Self:
+        self.module.to(device).to(memory_format=torch.channels_last)
+        return self
+
+    def keep(self, names: Iterable[str]) -> Self:
+        """The same network, answering with these classes only."""
+        return self._with(self.classes.keep(names))
+
+    def rename(self, new_names: Mapping[str, str]) -> Self:
+        """The same network under other class names: `{"automobile": "car"}`."""
+        return self._with(self.classes.rename(new_names))
+
+    def _with(self, classes: Classes) -> Self:
+        return type(self)(self.module, classes, self.preprocessing, self.output, self.arch, self.name, self.provenance)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All but the weights, for a run's configuration."""
+        return {
+            "arch": self.arch,
+            "classes": list(self.names),
+            "output": self.output,
+            "preprocessing": asdict(self.preprocessing),
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the weights and what their outputs mean."""
+        digest = hashlib.sha256(repr((self.classes, self.preprocessing, self.output)).encode())
+        for key, value in sorted(self.module.state_dict().items()):
+            digest.update(key.encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write weights, configuration and model card; `dmc.load(folder)` gives the model back."""
+        if self.arch is None:
+            raise DmcError(f"{self.name} has no architecture name, so nobody could load it again; set `arch`")
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.module.state_dict().items()}
+        with replacing(folder / "model.safetensors") as path:
+            save_file(tensors, path, metadata={"format": "pt"})
+        write_text(folder / "README.md", self._card())
+        write_text(folder / "config.json", json.dumps(self._config(), indent=2) + "\n")  # last: it completes the folder
+        return folder
+
+    def _config(self) -> dict[str, Any]:
+        p = self.preprocessing
+        return {
+            "architecture": self.arch,
+            "num_classes": self.classes.width,
+            "label_names": list(self.names),
+            "pretrained_cfg": {
+                "architecture": self.arch,
+                "num_classes": self.classes.width,
+                "input_size": [p.channels, p.size, p.size],
+                "mean": list(p.mean),
+                "std": list(p.std),
+                "interpolation": p.interpolation,
+                "crop_pct": p.crop_pct,
+            },
+            "dmc": {
+                "task": self.task,
+                "output": self.output,
+                "columns": None if self.classes.whole else list(self.classes.columns),
+                "provenance": self.provenance,
+            },
+        }
+
+    def _card(self) -> str:
+        p = asdict(self.preprocessing)
+        lines = [
+            "---",
+            f"library_name: {'timm' if self.task == 'image-classification' else 'deep-model-consolidation'}",
+            f"pipeline_tag: {self.task}",
+            f"tags: [{self.task}, deep-model-consolidation]",
+            "---",
+            f"# {self.arch}, {len(self.names)} classes",
+            "",
+            'Made with `dmc` (deep-model-consolidation). Load it with `dmc.load("this-folder")`.',
+            "",
+            f"- classes: {'; '.join(self.names)}",
+            f"- parameters: {self.parameter_count:,}",
+            f"- output: {self.output}",
+            *(f"- {key}: {value}" for key, value in p.items()),
+            "",
+            "## Where it comes from",
+            "",
+            *(
+                f"- {key}: {line}"
+                for key, value in self.provenance.items()
+                for line in (value if isinstance(value, list) else [value])
+            ),
+            "",
+        ]
+        return "\n".join(lines)
+
+
+class Specialist(Model):
+    """Any module that maps images to logits, made usable: `Specialist(net, ["cat", "dog"], Preprocessing(64))`.
+
+    `output` says what the logits mean: `softmax` scores compete, `sigmoid` scores are independent log-odds.
+    `arch` is the name that `dmc.models.create` builds the module from; without it, it cannot be saved.
+    """
+
+    task = "image-classification"
 
     @classmethod
     def untrained(
@@ -87,26 +214,11 @@ class Specialist:
                 f"{self.name} has {self.classes.width} class names but its head has {logits.shape[1]} outputs"
             )
 
-    def __repr__(self) -> str:
-        return f"Specialist({self.name}: {self.arch or type(self.module).__name__}, {len(self.classes)} classes)"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.classes.names
-
     @property
     def geometry(self) -> Geometry:
         """The part of an image that it is shown in evaluation."""
         p = self.preprocessing
         return Geometry(p.size, p.interpolation, p.crop_pct)
-
-    @property
-    def device(self) -> torch.device:
-        return next((p.device for p in self.module.parameters()), torch.device("cpu"))
-
-    @property
-    def parameter_count(self) -> int:
-        return sum(p.numel() for p in self.module.parameters())
 
     def logits(self, images_N3HW: Tensor) -> Tensor:
         """uint8 RGB images of any square size to one logit for each class name."""
@@ -131,18 +243,6 @@ class Specialist:
             logits_NK = self.logits(images_N3HW)
             return logits_NK.softmax(dim=1) if self.output == "softmax" else logits_NK.sigmoid()
 
-    def to(self, device: torch.device) -> Specialist:
-        self.module.to(device).to(memory_format=torch.channels_last)
-        return self
-
-    def keep(self, names: Iterable[str]) -> Specialist:
-        """The same network, answering with these classes only."""
-        return self._with(self.classes.keep(names))
-
-    def rename(self, new_names: Mapping[str, str]) -> Specialist:
-        """The same network under other class names: `{"automobile": "car"}`."""
-        return self._with(self.classes.rename(new_names))
-
     def widened(self, names: Iterable[str]) -> Specialist:
         """A copy with outputs for more classes: the old ones answer as before, the new ones at random."""
         if self.arch is None or not self.classes.whole:
@@ -156,89 +256,3 @@ class Specialist:
                 else:  # all of it, or, in the head, the rows of the old classes
                     value[: own[key].shape[0]] = own[key]
         return wide
-
-    def _with(self, classes: Classes) -> Specialist:
-        return Specialist(self.module, classes, self.preprocessing, self.output, self.arch, self.name, self.provenance)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """All but the weights, for a run's configuration."""
-        return {
-            "arch": self.arch,
-            "classes": list(self.names),
-            "output": self.output,
-            "preprocessing": asdict(self.preprocessing),
-        }
-
-    @property
-    def fingerprint(self) -> str:
-        """Identifies the weights and what their outputs mean."""
-        digest = hashlib.sha256(repr((self.classes, self.preprocessing, self.output)).encode())
-        for key, value in sorted(self.module.state_dict().items()):
-            digest.update(key.encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest()[:16]
-
-    def save(self, folder: str | Path) -> Path:
-        """Write weights, configuration and model card; `dmc.load(folder)` gives the specialist back."""
-        if self.arch is None:
-            raise DmcError(f"{self.name} has no architecture name, so nobody could load it again; set `arch`")
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.module.state_dict().items()}
-        with replacing(folder / "model.safetensors") as path:
-            save_file(tensors, path, metadata={"format": "pt"})
-        write_text(folder / "README.md", self._card())
-        write_text(folder / "config.json", json.dumps(self._config(), indent=2) + "\n")  # last: it completes the folder
-        return folder
-
-    def _config(self) -> dict[str, Any]:
-        p = self.preprocessing
-        return {
-            "architecture": self.arch,
-            "num_classes": self.classes.width,
-            "label_names": list(self.names),
-            "pretrained_cfg": {
-                "architecture": self.arch,
-                "num_classes": self.classes.width,
-                "input_size": [p.channels, p.size, p.size],
-                "mean": list(p.mean),
-                "std": list(p.std),
-                "interpolation": p.interpolation,
-                "crop_pct": p.crop_pct,
-            },
-            "dmc": {
-                "task": "classification",
-                "output": self.output,
-                "columns": None if self.classes.whole else list(self.classes.columns),
-                "provenance": self.provenance,
-            },
-        }
-
-    def _card(self) -> str:
-        p = asdict(self.preprocessing)
-        lines = [
-            "---",
-            "library_name: timm",
-            "pipeline_tag: image-classification",
-            "tags: [image-classification, deep-model-consolidation]",
-            "---",
-            f"# {self.arch}, {len(self.names)} classes",
-            "",
-            'Made with `dmc` (deep-model-consolidation). Load it with `dmc.load("this-folder")`.',
-            "",
-            f"- classes: {'; '.join(self.names)}",
-            f"- parameters: {self.parameter_count:,}",
-            f"- output: {self.output}",
-            *(f"- {key}: {value}" for key, value in p.items()),
-            "",
-            "## Where it comes from",
-            "",
-            *(
-                f"- {key}: {line}"
-                for key, value in self.provenance.items()
-                for line in (value if isinstance(value, list) else [value])
-            ),
-            "",
-        ]
-        return "\n".join(lines)

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dmc.data.feed import Batch
+from dmc.data.batch import Batch
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import ArrayImages, Source
 from dmc.distill.teachers import Teachers

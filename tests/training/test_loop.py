@@ -16,8 +16,9 @@ from filelock import FileLock
 from torch import Tensor, nn
 
 from dmc.consolidation import Distillation, consolidate
+from dmc.data.batch import Batch
 from dmc.data.decode import Geometry
-from dmc.data.feed import Batch, open_feed
+from dmc.data.feed import open_feed
 from dmc.data.opening import open_images
 from dmc.errors import DmcError
 from dmc.training.loop import Task, fit
@@ -35,8 +36,9 @@ def test_the_defaults_are_the_papers() -> None:
         assert isinstance(optimizer, torch.optim.SGD)
         group = optimizer.param_groups[0]
         assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.1, 0.9, 1e-4)
-    images = torch.full((64, 3, 32, 32), 255, dtype=torch.uint8)
-    black_rows = (SPECIALIST.augmented(images)[:, 0, :, 16] == 0).sum(1)
+    batch = Batch(torch.full((64, 3, 32, 32), 255, dtype=torch.uint8), torch.zeros(64))
+    black_rows = (SPECIALIST.augmented(batch).images_N3HW[:, 0, :, 16] == 0).sum(1)
+
     assert black_rows.max() == 4  # "4 pixels are padded on each side"
 
 

@@ -1,20 +1,22 @@
-"""An undecoded record to square RGB pixels."""
+"""An undecoded record to RGB pixels of the wanted shape."""
 
 from __future__ import annotations
 
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
+from typing import Protocol
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
+from dmc.data.batch import Batch
 from dmc.data.preprocess import Interpolation
 from dmc.data.sources import Record
 from dmc.errors import DmcError
@@ -28,6 +30,23 @@ warnings.filterwarnings("ignore", module="PIL")  # odd EXIF data and the like: t
 MOST_SKIPPED = 0.1  # of the images seen so far; beyond this the source is not what the user thinks it is
 
 
+MOST_PIXELS = 2**28  # that an image may have when it is decoded, about 0.8 GB
+Image.MAX_IMAGE_PIXELS = None  # a JPEG of any size can be decoded at a fraction of it
+
+
+class Framing(Protocol):
+    """What an image becomes before it is batched."""
+
+    @property
+    def bytes_per_image(self) -> int:
+        """At most."""
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        """uint8, 3 x height x width."""
+
+    def batch(self, framed: Sequence[tuple[Record, Tensor]]) -> Batch: ...
+
+
 @dataclass(frozen=True)
 class Geometry:
     """The square that an image becomes: its central part, resized."""
@@ -36,14 +55,12 @@ class Geometry:
     interpolation: Interpolation = "bilinear"
     crop_pct: float = 1.0
 
+    @property
+    def bytes_per_image(self) -> int:
+        return 3 * self.size**2
+
     def __call__(self, image: Image.Image) -> Tensor:
-        if image.format == "JPEG":  # decode at half, quarter, ... scale where twice the size still remains
-            image.draft("RGB", (2 * self.size, 2 * self.size))
-        image = ImageOps.exif_transpose(image)
-        if image.mode.startswith(("I", "F")):  # 16 bits and more: PIL would clip to white
-            pixels = np.asarray(image, dtype=np.float32)
-            image = Image.fromarray((pixels / max(pixels.max(), 1) * 255).astype(np.uint8))
-        image = image.convert("RGB")
+        image = upright_rgb(image, at_least=self.size)
         side = min(image.size) * self.crop_pct
         left, top = ((extent - side) / 2 for extent in image.size)
         if (side, side) != (self.size, self.size):
@@ -54,15 +71,31 @@ class Geometry:
             image = image.crop((*corner, corner[0] + self.size, corner[1] + self.size))
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
+    def batch(self, framed: Sequence[tuple[Record, Tensor]]) -> Batch:
+        return Batch(torch.stack([image for _, image in framed]), torch.tensor([record.label for record, _ in framed]))
 
-def decode(record: Record, geometry: Geometry) -> Tensor | None:
-    """uint8 pixels 3 x size x size, or None where the file is not an image that can be read."""
+
+def upright_rgb(image: Image.Image, at_least: int) -> Image.Image:
+    """Decoded, perhaps at a fraction of its size, turned as EXIF says, 8 bits RGB."""
+    if image.format == "JPEG":  # decode at half, quarter, ... scale where twice the size still remains
+        image.draft("RGB", (2 * at_least, 2 * at_least))
+    if image.width * image.height > MOST_PIXELS:
+        raise DmcError(f"an image of {image.width}x{image.height} is too large to decode")
+    image = ImageOps.exif_transpose(image)
+    if image.mode.startswith(("I", "F")):  # 16 bits and more: PIL would clip to white
+        pixels = np.asarray(image, dtype=np.float32)
+        image = Image.fromarray((pixels / max(pixels.max(), 1) * 255).astype(np.uint8))
+    return image.convert("RGB")
+
+
+def decode(record: Record, framing: Framing) -> Tensor | None:
+    """uint8 pixels, or None where the file is not an image that can be read."""
     try:
         if isinstance(record.image, np.ndarray):
-            return geometry(Image.fromarray(record.image))
+            return framing(Image.fromarray(record.image))
         source = BytesIO(record.image) if isinstance(record.image, bytes) else record.image
         with Image.open(source) as image:
-            return geometry(image)
+            return framing(image)
     except Exception:  # broken files make PIL raise anything from SyntaxError to struct.error
         return None
 
@@ -88,13 +121,13 @@ class Skipped:
             )
 
 
-def decoded(records: Iterable[Record], geometry: Geometry) -> Iterator[tuple[Record, Tensor | None]]:
+def decoded(records: Iterable[Record], framing: Framing) -> Iterator[tuple[Record, Tensor | None]]:
     """Decode on all cores, in order, with a bounded number of images under way."""
     workers = torch.get_num_threads()  # heeds what the user allows
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[tuple[Record, Future[Tensor | None]]] = deque()
         for record in records:
-            pending.append((record, pool.submit(partial(decode, record, geometry))))
+            pending.append((record, pool.submit(partial(decode, record, framing))))
             if len(pending) > 16 * workers:
                 first, future = pending.popleft()
                 yield first, future.result()

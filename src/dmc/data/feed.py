@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 import torch
 from torch import Tensor
 
-from dmc.data.decode import Geometry, Skipped, decoded
+from dmc.data.batch import Batch
+from dmc.data.decode import Framing, Geometry, Skipped, decoded
 from dmc.data.sources import Record, Source
 from dmc.errors import DmcError
 from dmc.progress import progress
@@ -21,18 +21,6 @@ from dmc.seeds import seed_for
 
 ENOUGH = 1000  # images of a stream to see before judging how many are broken
 MEMORY = 4 * 2**30  # bytes of pixels that are held at once; all of ImageNet32x32 fits
-
-
-@dataclass
-class Batch:
-    images_N3HW: Tensor  # uint8
-    labels_N: Tensor
-
-    def __len__(self) -> int:
-        return len(self.images_N3HW)
-
-    def to(self, device: torch.device) -> Batch:
-        return Batch(self.images_N3HW.to(device), self.labels_N.to(device))
 
 
 class Feed(ABC):
@@ -49,6 +37,16 @@ class Feed(ABC):
         steps = self.steps(batch_size)
         i = step % steps
         return i * self.count // steps, (i + 1) * self.count // steps
+
+    def shuffled(self, seed: int, batch_size: int, first_step: int) -> Iterator[Tensor]:
+        """The places of each batch's images, for feeds that can reach any image."""
+        step, steps = first_step, self.steps(batch_size)
+        while True:
+            generator = torch.Generator().manual_seed(seed_for(seed, "order", step // steps))
+            order_N = torch.randperm(self.count, generator=generator)
+            for _ in range(step % steps, steps):
+                yield order_N[slice(*self.bounds(step, batch_size))]
+                step += 1
 
     @abstractmethod
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
@@ -67,20 +65,29 @@ class Pool(Feed):
         self.count = len(images_N3HW)
 
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
-        step, steps = first_step, self.steps(batch_size)
-        while True:
-            generator = torch.Generator().manual_seed(seed_for(seed, "order", step // steps))
-            order_N = torch.randperm(self.count, generator=generator)
-            for _ in range(step % steps, steps):
-                start, stop = self.bounds(step, batch_size)
-                chosen = order_N[start:stop]
-                yield Batch(self.images_N3HW[chosen], self.labels_N[chosen])
-                step += 1
+        for places in self.shuffled(seed, batch_size, first_step):
+            yield Batch(self.images_N3HW[places], self.labels_N[places])
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
         for step in range(self.steps(batch_size)):
             part = slice(*self.bounds(step, batch_size))
             yield Batch(self.images_N3HW[part], self.labels_N[part])
+
+
+class Gallery(Feed):
+    """Images of different shapes, as a list."""
+
+    def __init__(self, framed: list[tuple[Record, Tensor]], framing: Framing, skipped: Skipped) -> None:
+        self.framed, self.framing, self.skipped = framed, framing, skipped
+        self.count = len(framed)
+
+    def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
+        for places in self.shuffled(seed, batch_size, first_step):
+            yield self.framing.batch([self.framed[i] for i in places.tolist()])
+
+    def in_order(self, batch_size: int) -> Iterator[Batch]:
+        for step in range(self.steps(batch_size)):
+            yield self.framing.batch(self.framed[slice(*self.bounds(step, batch_size))])
 
 
 class Stream(Feed):
@@ -90,8 +97,8 @@ class Stream(Feed):
     resumed run finds its place by counting records.
     """
 
-    def __init__(self, source: Source, geometry: Geometry) -> None:
-        self.source, self.geometry = source, geometry
+    def __init__(self, source: Source, framing: Framing) -> None:
+        self.source, self.framing = source, framing
         self.skipped = Skipped(source.name)
         self.count = len(source)
 
@@ -102,7 +109,7 @@ class Stream(Feed):
             yield from self.source.records(seed_for(seed, "order", first_pass))
 
     def _cut(self, records: Iterator[Record], batch_size: int, first_step: int) -> Iterator[Batch]:
-        images = decoded(records, self.geometry)
+        images = decoded(records, self.framing)
         step, seen, broken = first_step, 0, 0
         while True:
             start, stop = self.bounds(step, batch_size)
@@ -114,12 +121,12 @@ class Stream(Feed):
                     broken += 1
             if seen >= min(ENOUGH, self.count):
                 self.skipped.check(broken, seen)
-            good = [(image, record.label) for record, image in taken if image is not None]
+            good = [(record, image) for record, image in taken if image is not None]
             if not taken:  # the end of a single pass
                 return
             if not good:  # skipping the batch would put every later step out of place
                 raise DmcError(f"none of {len(taken)} images in a row can be decoded: {taken[0][0].name} and on")
-            yield Batch(torch.stack([image for image, _ in good]), torch.tensor([label for _, label in good]))
+            yield self.framing.batch(good)
             step += 1
 
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
@@ -131,24 +138,38 @@ class Stream(Feed):
         yield from self._cut(self.source.records(), batch_size, 0)
 
 
-def fits(source: Source, geometry: Geometry, memory: int) -> bool:
-    return len(source) * 3 * geometry.size**2 <= memory
+def fits(source: Source, framing: Framing, memory: int) -> bool:
+    return len(source) * framing.bytes_per_image <= memory
 
 
-def open_feed(source: Source, geometry: Geometry, memory: int = MEMORY) -> Feed:
+def open_feed(source: Source, framing: Framing, memory: int = MEMORY) -> Feed:
     """Hold the images if they fit into `memory` bytes of pixels, stream them otherwise."""
-    if not fits(source, geometry, memory):
-        return Stream(source, geometry)
+    if not fits(source, framing, memory):
+        return Stream(source, framing)
     skipped = Skipped(source.name)
+    return held_square(source, framing, skipped) if isinstance(framing, Geometry) else held(source, framing, skipped)
+
+
+def held_square(source: Source, geometry: Geometry, skipped: Skipped) -> Pool:
     images_N3HW = torch.empty((len(source), 3, geometry.size, geometry.size), dtype=torch.uint8)
     labels: list[int] = []
+    for record, image in _decodable(source, geometry, skipped):
+        images_N3HW[len(labels)] = image
+        labels.append(record.label)
+    return Pool(images_N3HW[: len(labels)], torch.tensor(labels), skipped)
+
+
+def held(source: Source, framing: Framing, skipped: Skipped) -> Gallery:
+    framed = [(record._replace(image=b""), image) for record, image in _decodable(source, framing, skipped)]
+    return Gallery(framed, framing, skipped)
+
+
+def _decodable(source: Source, framing: Framing, skipped: Skipped) -> Iterator[tuple[Record, Tensor]]:
     with progress(len(source), "reading images") as bar:
-        for record, image in decoded(source.records(), geometry):
+        for record, image in decoded(source.records(), framing):
             if image is None:
                 skipped.add(record.name)
             else:
-                images_N3HW[len(labels)] = image
-                labels.append(record.label)
+                yield record, image
             bar.update()
     skipped.check(len(skipped), len(source))
-    return Pool(images_N3HW[: len(labels)], torch.tensor(labels), skipped)

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dmc.data.feed import Batch
+from dmc.data.batch import Batch
 from dmc.methods.base import Learned, Lesson, Method, new_classes
 from dmc.specialist import Specialist
 from dmc.training.supervised import Supervised, fit_labeled

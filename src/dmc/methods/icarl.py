@@ -14,8 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dmc.classes import Classes
+from dmc.data.batch import Batch
 from dmc.data.decode import Geometry
-from dmc.data.feed import Batch
 from dmc.data.sources import JoinedImages
 from dmc.device import pick_device
 from dmc.methods import exemplars

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dmc.data.feed import Batch
+from dmc.data.batch import Batch
 from dmc.device import pick_device
 from dmc.distill.losses import kd
 from dmc.methods.base import Learned, Lesson, Method, new_classes

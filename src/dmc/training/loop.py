@@ -9,7 +9,8 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from dmc.data.feed import Batch, Feed
+from dmc.data.batch import Batch
+from dmc.data.feed import Feed
 from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.progress import progress
@@ -57,8 +58,7 @@ def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: s
         while at.step < last_step:
             started = time.monotonic()
             torch.manual_seed(seed_for(seed, "step", at.step))
-            batch = next(batches).to(device)
-            batch.images_N3HW = schedule.augmented(batch.images_N3HW)
+            batch = schedule.augmented(next(batches).to(device))
             lr = schedule.lr_at(at.step, steps_per_epoch)
             for group in optimizer.param_groups:
                 group["lr"] = lr

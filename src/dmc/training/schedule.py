@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor, nn
+from torch import nn
 
-from dmc.data.augment import pad_crop_flip
+from dmc.data.batch import Batch
+
+BatchType = TypeVar("BatchType", bound=Batch)
 
 
 class Schedule(BaseModel):
-    """SGD with momentum; the learning rate is a function of the step alone, so resuming needs no state."""
+    """The learning rate is a function of the step alone, so resuming needs no state."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -21,6 +23,7 @@ class Schedule(BaseModel):
     lr: float = Field(default=0.1, gt=0)
     shape: Literal["steps", "one-cycle"] = "steps"
     drops: tuple[float, ...] = (0.7, 0.9)  # of all epochs; the rate falls tenfold at each
+    algorithm: Literal["sgd", "adam"] = "sgd"
     batch_size: int = Field(default=128, ge=1)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = Field(default=1e-4, ge=0)
@@ -37,13 +40,13 @@ class Schedule(BaseModel):
         passed = sum(step >= drop * self.epochs * steps_per_epoch for drop in self.drops)
         return self.lr * 0.1**passed
 
-    def augmented(self, images_N3HW: Tensor) -> Tensor:
-        """The paper's pad, crop and flip."""
-        pad = images_N3HW.shape[-1] // 8 if self.pad is None else self.pad
-        return pad_crop_flip(images_N3HW, pad, self.flip)
+    def augmented(self, batch: BatchType) -> BatchType:
+        return batch.augmented(self.pad, self.flip)
 
     def optimizer(self, module: nn.Module) -> torch.optim.Optimizer:
         trainable = [p for p in module.parameters() if p.requires_grad]
+        if self.algorithm == "adam":
+            return torch.optim.Adam(trainable, lr=self.lr, weight_decay=self.weight_decay, foreach=True)
         return torch.optim.SGD(
             trainable, lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, foreach=True
         )
@@ -51,3 +54,4 @@ class Schedule(BaseModel):
 
 SPECIALIST = Schedule(epochs=200)
 CONSOLIDATION = Schedule(epochs=50)
+DETECTION = Schedule(epochs=100, lr=1e-3, drops=(), algorithm="adam", batch_size=12, weight_decay=0)

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dmc.data.feed import MEMORY, Batch, fits, open_feed
+from dmc.data.batch import Batch
+from dmc.data.feed import MEMORY, fits, open_feed
 from dmc.data.opening import open_labeled
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
