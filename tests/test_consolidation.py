@@ -88,7 +88,7 @@ def test_three_teachers_of_different_kinds_and_a_student_of_another() -> None:
         tiny("bcd", 2),
     ]
     plan = Consolidation(teachers, NOISE, arch="cifar_resnet8", size=8, schedule=QUICK)
-    assert plan.geometry.size == 24
+    assert plan.framing.size == 24
     merged = plan.run(None, resume=False, checkpoint_every=30)
     assert merged.names == ("x", "y", "a", "b", "c", "d")
     assert merged.preprocessing.size == 8

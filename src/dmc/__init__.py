@@ -3,16 +3,15 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dmc.consolidation import consolidate, learn
     from dmc.data.preprocess import Preprocessing
+    from dmc.detect.detector import Detector
     from dmc.errors import DmcError
-    from dmc.evaluation import evaluate, predict
-    from dmc.loading import load
     from dmc.specialist import Specialist
     from dmc.training.schedule import Schedule
-    from dmc.training.supervised import train
+    from dmc.verbs import consolidate, evaluate, learn, load, predict, train
 
 __all__ = [
+    "Detector",
     "DmcError",
     "Preprocessing",
     "Schedule",
@@ -26,16 +25,17 @@ __all__ = [
 ]
 
 _HOME = {
+    "Detector": "detect.detector",
     "DmcError": "errors",
     "Preprocessing": "data.preprocess",
     "Schedule": "training.schedule",
     "Specialist": "specialist",
-    "consolidate": "consolidation",
-    "evaluate": "evaluation",
-    "learn": "consolidation",
-    "load": "loading",
-    "predict": "evaluation",
-    "train": "training.supervised",
+    "consolidate": "verbs",
+    "evaluate": "verbs",
+    "learn": "verbs",
+    "load": "verbs",
+    "predict": "verbs",
+    "train": "verbs",
 }
 
 

@@ -19,6 +19,7 @@ from dmc.options import (
     Orders,
     ProfileName,
     RunOptions,
+    Weights,
     changed,
     distillation_options,
     expands,
@@ -29,8 +30,9 @@ from dmc.options import (
 )
 
 if TYPE_CHECKING:
-    from dmc.consolidation import Settings
+    from dmc.detect.detector import Detector
     from dmc.specialist import Specialist
+    from dmc.training.schedule import Schedule
 
 app = typer.Typer(
     name="dmc",
@@ -48,16 +50,21 @@ def train(
     data: Data,
     run: RunOptions,
     schedule: dict[str, Any],
-    arch: Annotated[str, typer.Option(help="cifar_resnetN (N = 6n+2), torchvision:NAME or timm's")] = "cifar_resnet32",
+    arch: Annotated[
+        str,
+        typer.Option(help="cifar_resnetN (N = 6n+2), torchvision:NAME, timm's; or a detector: retinanet_resnet50_fpn"),
+    ] = "cifar_resnet32",
     size: Annotated[int | None, typer.Option(min=1, help="Input size [default: the architecture's]")] = None,
     keep: Keep = None,
     output: Annotated[Literal["softmax", "sigmoid"], typer.Option(help="What the logits mean")] = "softmax",
+    weights: Weights = "imagenet",
     seed: Annotated[int, typer.Option(help="Seed of everything random")] = 0,
     memory: Annotated[float, typer.Option(min=0, help="GiB of pixels to hold; a larger set is streamed")] = 4,
 ) -> None:
-    """Train a specialist on labeled images."""
+    """Train a specialist on labeled images, or a detector on scenes with boxes."""
     import dmc
-    from dmc.training.schedule import SPECIALIST
+    from dmc.models.one_stage import is_detector
+    from dmc.training.schedule import DETECTION, SPECIALIST
 
     specialist = dmc.train(
         data,
@@ -65,7 +72,8 @@ def train(
         size=size,
         keep=names_from(keep),
         output=output,
-        schedule=changed(SPECIALIST, schedule),
+        weights=None if weights == "random" else weights,
+        schedule=changed(DETECTION if is_detector(arch) else SPECIALIST, schedule),
         seed=seed,
         memory=int(memory * 2**30),
         **run,
@@ -76,13 +84,16 @@ def train(
 @app.command()
 @expands(teachers=teacher_options, run=run_options, settings=distillation_options, schedule=schedule_options)
 def consolidate(
-    aux: Aux, teachers: "list[Specialist]", run: RunOptions, settings: "Settings", schedule: dict[str, Any]
+    aux: Aux,
+    teachers: "list[Specialist | Detector]",
+    run: RunOptions,
+    settings: dict[str, Any],
+    schedule: dict[str, Any],
 ) -> None:
     """Merge two or more models into one, with unlabeled images only."""
     import dmc
-    from dmc.training.schedule import CONSOLIDATION
 
-    settings["schedule"] = changed(CONSOLIDATION, schedule)
+    settings["schedule"] = changed(consolidation_schedule(teachers[0]), schedule)
     announce(dmc.consolidate(teachers, aux, **run, **settings), run["out"])
 
 
@@ -93,72 +104,74 @@ def learn(
     data: Data,
     aux: Aux,
     run: RunOptions,
-    settings: "Settings",
+    settings: dict[str, Any],
     schedule: dict[str, Any],
     keep: Keep = None,
-    specialist_epochs: Annotated[int, typer.Option(min=1, help="Passes over DATA")] = 200,
+    specialist_epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes over DATA [default: 200; detectors 100]")
+    ] = None,
 ) -> None:
     """Teach a model the classes of DATA without its old data."""
     import dmc
-    from dmc.training.schedule import CONSOLIDATION, SPECIALIST
+    from dmc.training.schedule import SPECIALIST
 
-    settings["schedule"] = changed(CONSOLIDATION, schedule)
-    specialist_schedule = changed(SPECIALIST, schedule | {"epochs": specialist_epochs})
-    merged = dmc.learn(
-        model, data, aux, keep=names_from(keep), specialist_schedule=specialist_schedule, **run, **settings
-    )
-    announce(merged, run["out"])
+    old = dmc.load(model)
+    usual = consolidation_schedule(old)
+    settings["schedule"] = changed(usual, schedule)
+    first = SPECIALIST if isinstance(old, dmc.Specialist) else usual
+    epochs = {"epochs": specialist_epochs or first.epochs}
+    settings["specialist_schedule"] = changed(first, schedule | epochs)
+    announce(dmc.learn(old, data, aux, keep=names_from(keep), **run, **settings), run["out"])
 
 
 @app.command()
 @expands(teachers=teacher_options, settings=distillation_options, schedule=schedule_options)
 def check(
-    aux: Aux, teachers: "list[Specialist]", settings: "Settings", schedule: dict[str, Any], as_json: AsJson = False
+    aux: Aux,
+    teachers: "list[Specialist | Detector]",
+    settings: dict[str, Any],
+    schedule: dict[str, Any],
+    as_json: AsJson = False,
 ) -> None:
     """Verify a consolidation before it trains: classes, preprocessing, images, time. Changes nothing."""
-    from dmc.consolidation import Consolidation
     from dmc.report.check import as_text, findings
-    from dmc.training.schedule import CONSOLIDATION
+    from dmc.verbs import plan
 
-    settings["schedule"] = changed(CONSOLIDATION, schedule)
-    found = findings(Consolidation(teachers, aux, **settings))
+    settings["schedule"] = changed(consolidation_schedule(teachers[0]), schedule)
+    found = findings(plan(teachers, aux, **settings))
     print(json.dumps(found, indent=2) if as_json else as_text(found))
 
 
 @app.command()
 def evaluate(model: Model, data: Data, keep: Keep = None, as_json: AsJson = False) -> None:
-    """Accuracy on labeled images, over all classes that the model knows."""
-    from dataclasses import asdict
-
+    """Accuracy on labeled images, or average precision on scenes, over all classes that the model knows."""
     import dmc
+    from dmc.report.evaluation import as_dict, as_text
 
     result = dmc.evaluate(model, data, keep=names_from(keep))
-    if as_json:
-        print(json.dumps(asdict(result), indent=2))
-        return
-    width = max(len(name) for name in result.per_class)
-    for name, accuracy in result.per_class.items():
-        print(f"{name:<{width}}  {accuracy:6.1%}")
-    print(f"{'all':<{width}}  {result.accuracy:6.1%}  of {result.images:,} images ({result.skipped} skipped)")
+    print(json.dumps(as_dict(result), indent=2) if as_json else as_text(result))
 
 
 @app.command()
 def predict(
     model: Model,
     images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image files")],
-    top: Annotated[int, typer.Option(min=1, help="How many classes to show")] = 5,
+    top: Annotated[int, typer.Option(min=1, help="Classifiers: how many classes to show")] = 5,
+    least: Annotated[float, typer.Option(min=0, max=1, help="Detectors: the least score to show")] = 0.3,
+    draw: Annotated[Path | None, typer.Option(help="Detectors: folder for the pictures with boxes drawn")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The most probable classes of each image."""
+    """The most probable classes of each image, or the objects that a detector finds in it."""
     import dmc
+    from dmc.report.evaluation import classes_of, objects_of
 
-    answers = dmc.predict(model, images, top)
-    if as_json:
-        found = [{"image": image, "classes": answer} for image, answer in zip(images, answers, strict=True)]
-        print(json.dumps(found, indent=2))
-        return
-    for image, answer in zip(images, answers, strict=True):
-        print(f"{image}: " + ", ".join(f"{name} {p:.1%}" for name, p in answer.items()))
+    loaded = dmc.load(model)
+    show = (
+        classes_of(loaded, images, top)
+        if isinstance(loaded, dmc.Specialist)
+        else objects_of(loaded, images, least, draw)
+    )
+    print(json.dumps(show.data, indent=2) if as_json else show.text)
 
 
 @app.command()
@@ -263,7 +276,14 @@ def reproduce(
     print(json.dumps(rows, indent=2) if as_json else as_table(job, rows))
 
 
-def announce(specialist: "Specialist", out: Path) -> None:
+def consolidation_schedule(first: "Specialist | Detector") -> "Schedule":
+    import dmc
+    from dmc.training.schedule import CONSOLIDATION, DETECTION
+
+    return CONSOLIDATION if isinstance(first, dmc.Specialist) else DETECTION
+
+
+def announce(specialist: "Specialist | Detector", out: Path) -> None:
     """What a finished run leaves behind, in a few lines."""
     print(f"{out}: {specialist.arch}, {len(specialist.names)} classes, {specialist.parameter_count:,} parameters")
     for key, value in specialist.provenance.items():

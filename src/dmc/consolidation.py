@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from dmc.classes import ClassUnion
 from dmc.data.batch import Batch
-from dmc.data.decode import Geometry, decoded
+from dmc.data.decode import Framing, Geometry, decoded
 from dmc.data.feed import MEMORY, Feed, fits, open_feed
 from dmc.data.opening import open_images, open_labeled
 from dmc.data.sources import Source
@@ -28,7 +30,7 @@ from dmc.loading import load
 from dmc.models.build import default_preprocessing, known_architecture
 from dmc.progress import progress
 from dmc.seeds import seed_for
-from dmc.specialist import Specialist
+from dmc.specialist import Model, Specialist
 from dmc.training.loop import Task, fit
 from dmc.training.run import CHECKPOINT_EVERY, Run, require_free, versions
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
@@ -36,6 +38,7 @@ from dmc.training.supervised import train
 
 Teacher = Specialist | str | Path
 Images = str | Path | Source | npt.NDArray[np.uint8]
+Student = TypeVar("Student", bound=Model)
 SAMPLE = 2048  # auxiliary images behind the agreement report and behind `scale: pool-std`
 
 
@@ -66,8 +69,131 @@ class Settings(TypedDict, total=False):
     memory: int
 
 
-class Consolidation:
+class TeacherGroup(Protocol):
+    """What a plan asks of its teachers, whatever they are."""
+
+    @property
+    def specialists(self) -> Sequence[Model]: ...
+
+    @property
+    def union(self) -> ClassUnion: ...
+
+    def to(self, device: torch.device) -> Self: ...
+
+    def fold(self) -> None: ...
+
+
+class Plan(ABC, Generic[Student]):
     """A consolidation with everything resolved and verified, and nothing trained yet."""
+
+    teachers: TeacherGroup
+    student: Student
+
+    def __init__(self, aux: Images, schedule: Schedule, seed: int, memory: int) -> None:
+        self.aux, self.schedule, self.seed, self.memory = open_images(aux), schedule, seed, memory
+
+    @property
+    @abstractmethod
+    def framing(self) -> Framing:
+        """The shape in which images are held and augmented."""
+
+    @property
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """How the student is compared with its teachers."""
+
+    @abstractmethod
+    def task(self) -> Task:
+        """The double distillation."""
+
+    @abstractmethod
+    def kept(self, feed: Feed) -> list[str]:
+        """For each teacher, what the student has taken over, in words."""
+
+    @abstractmethod
+    def finished(self, folder: Path) -> Student:
+        """What a run has left behind."""
+
+    @abstractmethod
+    def spreads(self, batch: Batch) -> list[float]:
+        """The standard deviation of each teacher's target logits: a teacher with larger ones weighs more."""
+
+    def prepare(self, feed: Feed) -> None:
+        """What has to be measured on the auxiliary images before training."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the images fit in memory: a part of the configuration, since streaming has another order."""
+        return fits(self.aux, self.framing, self.memory)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return {
+            "command": "consolidate",
+            "teachers": [
+                {"from": s.name, **s.settings, "fingerprint": s.fingerprint} for s in self.teachers.specialists
+            ],
+            "aux": {"name": self.aux.name, "images": len(self.aux), "held": self.held},
+            "student": self.student.settings,
+            **self.settings,
+            "schedule": self.schedule.model_dump(),
+            "seed": self.seed,
+            "versions": versions(),
+        }
+
+    def run(self, out: str | Path | None, resume: bool, checkpoint_every: float) -> Student:
+        with Run(out, self.config, resume, checkpoint_every) as run:
+            if run.finished:
+                return self.finished(run.folder)
+            feed = open_feed(self.aux, self.framing, self.memory)
+            self.teachers.to(pick_device()).fold()
+            self.prepare(feed)
+            at = fit(self.task(), feed, self.schedule, run, self.seed, "consolidating")
+            kept = zip(self.teachers.specialists, self.kept(feed), strict=True)
+            self.student.provenance = {
+                "made by": "dmc consolidate",
+                "teachers": [f"{s.name}: {len(s.names)} classes; {words}" for s, words in kept],
+                "auxiliary images": f"{self.aux.name} ({feed.count}, {len(feed.skipped)} skipped)",
+                "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.seed}",
+            }
+            return run.finish(self.student)
+
+    def first_batch(self) -> tuple[Batch, int]:
+        """The first auxiliary images, and how many were tried to get them."""
+        batch_size = min(self.schedule.batch_size, len(self.aux))
+        found = list(islice(decoded(self.aux.records(), self.framing), batch_size))
+        framed = [(record, image) for record, image in found if image is not None]
+        if not framed:
+            raise DmcError(f"none of the first {len(found)} images in {self.aux.name} can be decoded")
+        return self.framing.batch(framed), len(found)
+
+    def estimate(self) -> Estimate:
+        """Time two steps on real images. The student is never kept, and its weights are not stepped."""
+        started = time.monotonic()
+        batch, tried = self.first_batch()
+        decoding = len(batch) / (time.monotonic() - started)
+        device = pick_device()
+        self.teachers.to(device).fold()
+        self.student.to(device)
+        task = self.task()
+        task.module.train()
+        batch = batch.to(device)
+        training = 0.0
+        for _ in range(2):  # the first one warms up
+            started = time.monotonic()
+            loss = task.losses(batch)["loss"]
+            loss.backward()  # type: ignore[no-untyped-call]
+            loss.item()  # waits for the device
+            training = len(batch) / (time.monotonic() - started)
+        return Estimate(
+            tried, tried - len(batch), training if self.held else min(training, decoding), self.spreads(batch)
+        )
+
+
+class Consolidation(Plan[Specialist]):
+    """Of classifiers."""
+
+    teachers: Teachers
 
     def __init__(
         self,
@@ -85,10 +211,9 @@ class Consolidation:
         memory: int = MEMORY,  # bytes of pixels to hold; a larger set of images is streamed
     ) -> None:
         self.teachers = Teachers([load(teacher) for teacher in teachers], centring)
-        self.aux = open_images(aux)
+        super().__init__(aux, schedule, seed, memory)
         self.student = self._new_student(arch, size, seed)
         self.loss, self.temperature, self.scale = loss, temperature, scale
-        self.schedule, self.seed, self.memory = schedule, seed, memory
         if loss == "kd" and self.student.output == "sigmoid":
             raise DmcError("loss 'kd' compares softmax distributions; for sigmoid outputs use 'l2' or 'l1'")
         if temperature <= 0:
@@ -106,83 +231,35 @@ class Consolidation:
         return Specialist.untrained(arch, self.teachers.union.names, preprocessing, first.output, seed)
 
     @property
-    def geometry(self) -> Geometry:
-        """Images are held, and augmented, at the largest size that any of the networks wants."""
+    def framing(self) -> Geometry:
+        """The largest size that any of the networks wants."""
         return replace(self.student.geometry, size=max(self.student.geometry.size, self.teachers.geometry.size))
 
     @property
-    def held(self) -> bool:
-        """Whether the auxiliary images are kept in memory; streaming has another order."""
-        return fits(self.aux, self.geometry, self.memory)
-
-    @property
-    def config(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return {
-            "command": "consolidate",
-            "teachers": [
-                {"from": s.name, **s.settings, "fingerprint": s.fingerprint} for s in self.teachers.specialists
-            ],
-            "aux": {"name": self.aux.name, "images": len(self.aux), "held": self.held},
-            "student": self.student.settings,
             "loss": self.loss,
             "temperature": self.temperature if self.loss == "kd" else None,
             "centring": self.teachers.centring,
             "scale": self.scale,
-            "schedule": self.schedule.model_dump(),
-            "seed": self.seed,
-            "versions": versions(),
         }
 
-    def run(self, out: str | Path | None, resume: bool, checkpoint_every: float) -> Specialist:
-        with Run(out, self.config, resume, checkpoint_every) as run:
-            if run.finished:
-                return load(run.folder)
-            feed = open_feed(self.aux, self.geometry, self.memory)
-            self.teachers.to(pick_device())
-            if self.scale == "pool-std":
-                self.teachers.measure_scales(sample(feed))
-            task = Distillation(self.student, self.teachers, self.loss, self.temperature)
-            at = fit(task, feed, self.schedule, run, self.seed, "consolidating")
-            kept = agreement(self.student, self.teachers, feed)
-            self.student.provenance = {
-                "made by": "dmc consolidate",
-                "teachers": [
-                    f"{s.name}: {len(s.names)} classes; the student agrees on {share:.1%} of auxiliary images"
-                    for s, share in zip(self.teachers.specialists, kept, strict=True)
-                ],
-                "auxiliary images": f"{self.aux.name} ({feed.count}, {len(feed.skipped)} skipped)",
-                "training": f"{self.loss}, {self.schedule.epochs} epochs, {at.images} images seen, seed {self.seed}",
-            }
-            return run.finish(self.student)
+    def prepare(self, feed: Feed) -> None:
+        if self.scale == "pool-std":
+            self.teachers.measure_scales(sample(feed))
 
-    def first_batch(self) -> tuple[Tensor, int]:
-        """The first auxiliary images, and how many were tried to get them."""
-        batch_size = min(self.schedule.batch_size, len(self.aux))
-        found = [image for _, image in islice(decoded(self.aux.records(), self.geometry), batch_size)]
-        images = [image for image in found if image is not None]
-        if not images:
-            raise DmcError(f"none of the first {len(found)} images in {self.aux.name} can be decoded")
-        return torch.stack(images), len(found)
+    def task(self) -> Task:
+        return Distillation(self.student, self.teachers, self.loss, self.temperature)
 
-    def estimate(self) -> Estimate:
-        """Time two steps on real images. The student is never kept, and its weights are not stepped."""
-        started = time.monotonic()
-        images_N3HW, tried = self.first_batch()
-        decoding = len(images_N3HW) / (time.monotonic() - started)
-        device = pick_device()
-        self.teachers.to(device)
-        task = Distillation(self.student.to(device), self.teachers, self.loss, self.temperature)
-        task.module.train()
-        batch = Batch(images_N3HW, torch.zeros(len(images_N3HW))).to(device)
-        training = 0.0
-        for _ in range(2):  # the first one warms up
-            started = time.monotonic()
-            loss = task.losses(batch)["loss"]
-            loss.backward()  # type: ignore[no-untyped-call]
-            loss.item()  # waits for the device
-            training = len(batch) / (time.monotonic() - started)
-        spreads = self.teachers.spreads([batch.images_N3HW])
-        return Estimate(tried, tried - len(batch), training if self.held else min(training, decoding), spreads)
+    def kept(self, feed: Feed) -> list[str]:
+        shares = agreement(self.student, self.teachers, feed)
+        return [f"the student agrees on {share:.1%} of auxiliary images" for share in shares]
+
+    def finished(self, folder: Path) -> Specialist:
+        return load(folder)
+
+    def spreads(self, batch: Batch) -> list[float]:
+        return self.teachers.spreads([batch.images_N3HW])
 
 
 @dataclass(frozen=True)
@@ -235,7 +312,7 @@ def learn(
     alike = old.preprocessing if known_architecture(arch) == old.arch else None
     stand_in = Specialist.untrained(arch, source.classes, alike, old.output)
     plan = Consolidation([old, stand_in], images, **settings)  # what is wrong should show before days of training
-    plan.teachers.each(plan.first_batch()[0])
+    plan.teachers.each(plan.first_batch()[0].images_N3HW)
     new = train(
         source,
         Path(out) / "specialist" if out is not None else None,

@@ -6,7 +6,7 @@ import json
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from safetensors.torch import load_file
@@ -16,16 +16,30 @@ from dmc.classes import Classes, distinct, read_names
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line
 from dmc.models.build import create, default_preprocessing, from_timm, from_torchvision, known_architecture
-from dmc.specialist import Output, Specialist
+from dmc.specialist import Model, Output, Specialist
 from dmc.specs import split_spec
+
+if TYPE_CHECKING:
+    from dmc.detect.detector import Detector
 
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 WRAPPINGS = ("state_dict", "model_state_dict", "model")  # what training scripts put around a state dict
 SETTINGS = ("arch", "classes", "output", "size", "mean", "std", "interpolation", "crop_pct")
 
 
+def load_any(source: str | Path | Model, *arguments: Any, **settings: Any) -> Specialist | Detector:
+    """`dmc.load`: a classifier or a detector, whatever it turns out to be."""
+    from dmc.detect.detector import Detector
+    from dmc.detect.loading import find_detector
+
+    if isinstance(source, Detector):
+        return source
+    found = find_detector(source, *arguments, **settings) if isinstance(source, str | Path) else None
+    return found or load(source, *arguments, **settings)
+
+
 def load(
-    source: str | Path | Specialist,
+    source: str | Path | Model,
     arch: str | None = None,
     classes: Sequence[str] | str | Path | None = None,
     preprocessing: Preprocessing | None = None,
@@ -38,24 +52,26 @@ def load(
     """
     if isinstance(source, Specialist):
         return source
+    if isinstance(source, Model):
+        raise DmcError(f"{source.name} is a detector; a classifier is needed here")
     path, settings = split_spec(str(source), SETTINGS)
     arch = arch or settings.get("arch")
     output = output or cast(Output | None, settings.get("output"))
-    names = _class_names(classes if classes is not None else settings.get("classes"))
+    names = class_names(classes if classes is not None else settings.get("classes"))
     scheme, _, rest = path.partition(":")
     if scheme == "timm":
         found = _from_timm(rest, names)
     elif scheme == "torchvision":
         found = _from_torchvision(rest, names)
     elif scheme == "hf-hub":
-        found = _from_folder(_download(rest), path, names)
+        found = _from_folder(download(rest), path, names)
     elif Path(path).is_dir():
         found = _from_folder(Path(path), path, names)
     elif Path(path).is_file():
         found = _from_state_dict(Path(path), arch, names, preprocessing, settings)
     else:
         raise DmcError(f"no model at {path}: give a folder, a state dict, timm:, torchvision: or hf-hub:NAME")
-    wanted = _override(preprocessing or found.preprocessing, settings, path)
+    wanted = override(preprocessing or found.preprocessing, settings, path)
     changed = wanted != found.preprocessing or (output or found.output) != found.output
     if arch and known_architecture(arch) != found.arch:
         raise DmcError(f"{path} is a {found.arch}; an architecture is given for state dicts only")
@@ -121,7 +137,7 @@ def _from_state_dict(
         missing = "an architecture (arch=NAME)" if arch is None else "class names (classes=FILE)"
         raise DmcError(f"{path} is a bare state dict and needs {missing}: {path},arch=NAME,classes=FILE")
     arch = known_architecture(arch)
-    preprocessing = _override(preprocessing or default_preprocessing(arch), settings, str(path))
+    preprocessing = override(preprocessing or default_preprocessing(arch), settings, str(path))
     tensors = read_weights(path)
     module = create(arch, len(names), preprocessing.channels)
     fill(module, tensors, path, arch, len(names))
@@ -135,6 +151,8 @@ def _from_folder(folder: Path, name: str, names: Sequence[str] | None) -> Specia
     except (OSError, ValueError, KeyError) as error:
         raise DmcError(f"{name} is not a model folder: config.json: {type(error).__name__} {error}") from None
     own = config.get("dmc", {})
+    if own.get("task") == "object-detection":
+        raise DmcError(f"{name} is a detector; a classifier is needed here")
     preprocessing = from_timm(config.get("pretrained_cfg", {}))
     width = config.get("num_classes", 1000)
     labels = names or distinct(config.get("label_names") or _imagenet_names(width, name))
@@ -187,7 +205,7 @@ def _from_torchvision(name: str, names: Sequence[str] | None) -> Specialist:
     return Specialist(module, names, preprocessing, arch=arch, name=arch, provenance={"weights": str(weights)})
 
 
-def _download(repo: str) -> Path:
+def download(repo: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
@@ -196,7 +214,7 @@ def _download(repo: str) -> Path:
         raise DmcError(f"cannot get hf-hub:{repo}: {first_line(error)}") from None
 
 
-def _class_names(classes: Sequence[str] | str | Path | None) -> tuple[str, ...] | None:
+def class_names(classes: Sequence[str] | str | Path | None) -> tuple[str, ...] | None:
     if classes is None:
         return None
     if classes == "imagenet-1k":
@@ -213,7 +231,7 @@ def _imagenet_names(count: int, name: str) -> tuple[str, ...]:
     return distinct(info.index_to_description(i) for i in range(count))
 
 
-def _override(preprocessing: Preprocessing, settings: Mapping[str, str], name: str) -> Preprocessing:
+def override(preprocessing: Preprocessing, settings: Mapping[str, str], name: str) -> Preprocessing:
     """`size=64,mean=0.5/0.5/0.5,...` of a model given as text."""
 
     def numbers(key: str, default: tuple[float, ...]) -> tuple[float, ...]:

@@ -12,18 +12,20 @@ from dmc.classes import read_names
 from dmc.errors import DmcError
 
 if TYPE_CHECKING:
-    from dmc.consolidation import Settings
+    from dmc.detect.detector import Detector
     from dmc.specialist import Specialist
     from dmc.training.schedule import Schedule
 
 MODEL = "A saved folder, timm:NAME, torchvision:NAME, hf-hub:OWNER/NAME, or WEIGHTS,arch=NAME,classes=FILE"
-Data = Annotated[
-    str, typer.Argument(metavar="DATA", help="Labeled images: a folder per class, parquet, npz or hf-hub:OWNER/NAME")
-]
+DATA = "Labeled images: a folder per class, parquet, npz, hf-hub:OWNER/NAME; for detectors a VOC folder or COCO file"
+Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA)]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)]
 Models = Annotated[list[str], typer.Argument(metavar="A B [C ...]", help=f"Two or more teachers. {MODEL}")]
 Aux = Annotated[str, typer.Option(help="Unlabeled images: a folder, parquet, tar shards, npz or hf-hub:OWNER/NAME")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; accuracies and probabilities are fractions")]
+Weights = Annotated[
+    str, typer.Option(help="Detectors: where the backbone starts from: imagenet, random, or a file with weights")
+]
 Orders = Annotated[int, typer.Option(min=1, help="Class orders; order 0 is iCaRL's")]
 ProfileName = Annotated[str, typer.Option(help="paper, lite or smoke")]
 DataRoot = Annotated[Path | None, typer.Option(envvar="DMC_DATA", help="Where the data sets are")]
@@ -76,19 +78,19 @@ def run_options(
 
 def schedule_options(
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the images [default: the paper's]")] = None,
-    lr: Annotated[float, typer.Option(help="Initial learning rate")] = 0.1,
+    lr: Annotated[float | None, typer.Option(help="Initial learning rate [default: 0.1; detectors 0.001]")] = None,
     lr_shape: Annotated[
         Literal["steps", "one-cycle"], typer.Option(help="Tenfold drops at 7/10 and 9/10; or warm-up and cosine")
     ] = "steps",
-    batch_size: Annotated[int, typer.Option(min=1, help="Images in a step")] = 128,
-    weight_decay: Annotated[float, typer.Option(min=0)] = 1e-4,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Images in a step [default: 128; detectors 12]")] = None,
+    weight_decay: Annotated[float | None, typer.Option(min=0, help="[default: 0.0001; detectors 0]")] = None,
     flip: Annotated[bool, typer.Option(help="Mirror half of the images")] = True,
 ) -> dict[str, Any]:
-    """Changes to a schedule whose number of epochs only the verb knows."""
-    if lr <= 0:
+    """Changes to a schedule whose defaults only the verb knows."""
+    if lr is not None and lr <= 0:
         raise DmcError(f"--lr {lr} must be positive")
-    changes = {"lr": lr, "shape": lr_shape, "batch_size": batch_size, "weight_decay": weight_decay, "flip": flip}
-    return changes | ({"epochs": epochs} if epochs else {})
+    given = {"epochs": epochs, "lr": lr, "batch_size": batch_size, "weight_decay": weight_decay}
+    return {"shape": lr_shape, "flip": flip} | {key: value for key, value in given.items() if value is not None}
 
 
 def changed(schedule: "Schedule", changes: dict[str, Any]) -> "Schedule":
@@ -107,9 +109,12 @@ def distillation_options(
     scale: Annotated[
         Literal["none", "pool-std"], typer.Option(help="Also divide by each teacher's spread; not in the paper")
     ] = "none",
+    weights: Weights = "imagenet",
+    anchors: Annotated[int, typer.Option(min=1, help="Detectors: anchors to distil in each image")] = 64,
+    box_weight: Annotated[float, typer.Option(min=0, help="Detectors: lambda, the weight of the boxes' loss")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of everything random")] = 0,
     memory: Annotated[float, typer.Option(min=0, help="GiB of pixels to hold; a larger set is streamed")] = 4,
-) -> "Settings":
+) -> dict[str, Any]:
     return {
         "arch": arch,
         "size": size,
@@ -117,6 +122,9 @@ def distillation_options(
         "temperature": temperature,
         "centring": centring,
         "scale": scale,
+        "weights": None if weights == "random" else weights,
+        "anchors": anchors,
+        "box_weight": box_weight,
         "seed": seed,
         "memory": int(memory * 2**30),
     }
@@ -130,11 +138,11 @@ def teacher_options(
     rename: Annotated[
         list[str] | None, typer.Option(help="Rename a class of teacher N, or of all that have it: [N:]OLD=NEW")
     ] = None,
-) -> "list[Specialist]":
+) -> "list[Specialist | Detector]":
     """The teachers, cut down and renamed as asked."""
-    from dmc.loading import load
+    from dmc.verbs import load
 
-    loaded = [load(teacher) for teacher in teachers]
+    loaded: list[Any] = [load(teacher) for teacher in teachers]
     for text in keep or []:
         number, names = _numbered(text, len(loaded))
         if number is None:

@@ -5,6 +5,7 @@ On disk it is a folder: `model.safetensors`, `config.json` (timm's format with o
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from abc import ABC, abstractmethod
@@ -18,7 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dmc.classes import Classes
-from dmc.data.decode import Geometry
+from dmc.data.decode import Framing, Geometry
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line
 from dmc.files import replacing, write_text
@@ -56,6 +57,11 @@ class Model(ABC):
     def _check_head(self) -> None:
         """Refuse a module whose answer does not fit the class names."""
 
+    @property
+    @abstractmethod
+    def framing(self) -> Framing:
+        """How an image is shaped for it."""
+
     def __repr__(self) -> str:
         arch = self.arch or type(self.module).__name__
         return f"{type(self).__name__}({self.name}: {arch}, {len(self.classes)} classes)"
@@ -86,6 +92,12 @@ class Model(ABC):
 
     def _with(self, classes: Classes) -> Self:
         return type(self)(self.module, classes, self.preprocessing, self.output, self.arch, self.name, self.provenance)
+
+    def answering_with(self, module: nn.Module) -> Self:
+        """The same model, asked through another module that computes the same."""
+        twin = copy.copy(self)
+        twin.module = module
+        return twin
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -213,6 +225,10 @@ class Specialist(Model):
             raise DmcError(
                 f"{self.name} has {self.classes.width} class names but its head has {logits.shape[1]} outputs"
             )
+
+    @property
+    def framing(self) -> Geometry:
+        return self.geometry
 
     @property
     def geometry(self) -> Geometry:

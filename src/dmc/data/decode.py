@@ -38,6 +38,9 @@ class Framing(Protocol):
     """What an image becomes before it is batched."""
 
     @property
+    def size(self) -> int: ...
+
+    @property
     def bytes_per_image(self) -> int:
         """At most."""
 

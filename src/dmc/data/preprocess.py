@@ -54,6 +54,11 @@ class Preprocessing:
             smooth = self.interpolation != "nearest"
             x = F.interpolate(x, size=(self.size, self.size), mode=self.interpolation, antialias=smooth)
             x = x.clamp(0, 255)  # bicubic overshoots
+        return self.normalised(x)
+
+    def normalised(self, pixels_NCHW: Tensor) -> Tensor:
+        """Values 0 to 255 to the network's range, channels-last."""
+        x = pixels_NCHW.to(torch.float32)
         mean = x.new_tensor(self.mean).view(1, -1, 1, 1)
         std = x.new_tensor(self.std).view(1, -1, 1, 1)
         return ((x / 255 - mean) / std).contiguous(memory_format=torch.channels_last)

@@ -28,12 +28,23 @@ UNLABELED = -1
 T = TypeVar("T")
 
 
+class Objects(NamedTuple):
+    """What is in an image, in its own pixels."""
+
+    boxes_M4: npt.NDArray[np.float32]  # corners: left, top, right, bottom
+    labels_M: npt.NDArray[np.int64]
+    difficult_M: npt.NDArray[np.bool_]
+    width: int
+    height: int
+
+
 class Record(NamedTuple):
     """One image as it is stored: encoded bytes, a file, or pixels (HW or HWC, uint8)."""
 
     image: bytes | Path | npt.NDArray[np.uint8]
     label: int
     name: str
+    objects: Objects | None = None  # in images with boxes
 
 
 class Source(ABC):

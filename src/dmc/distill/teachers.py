@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import torch
 from torch import Tensor
 
 from dmc.classes import Classes, ClassUnion
 from dmc.data.decode import Geometry
+from dmc.distill.folding import folded
 from dmc.distill.targets import Centring, build_targets, centred
 from dmc.errors import DmcError
 from dmc.specialist import Specialist
@@ -42,6 +43,7 @@ class Teachers:
         for teacher in specialists:
             teacher.module.eval()  # a teacher does not learn, not even batch statistics
         self.specialists = list(specialists)
+        self.answering = list(specialists)
         self.name = " + ".join(s.name for s in specialists)
         self.union = ClassUnion.of([s.names for s in specialists])
         self.classes = Classes.of(self.union.names)
@@ -56,16 +58,24 @@ class Teachers:
     def parameter_count(self) -> int:
         return sum(s.parameter_count for s in self.specialists)
 
-    def to(self, device: torch.device) -> Teachers:
+    def to(self, device: torch.device) -> Self:
         for specialist in self.specialists:
             specialist.to(device)
         return self
+
+    def fold(self) -> None:
+        """Answer faster from now on; the specialists themselves stay as they are."""
+        for i, teacher in enumerate(self.specialists):
+            size = teacher.preprocessing.size
+            blank_13HW = torch.zeros((1, 3, size, size), dtype=torch.uint8, device=teacher.device)
+            module = folded(teacher.module, teacher.preprocessing(blank_13HW))
+            self.answering[i] = teacher.answering_with(module)
 
     def each(self, images_N3HW: Tensor) -> list[Tensor]:
         """Every teacher's own logits, each through its own preprocessing."""
         answers = []
         with torch.no_grad():
-            for teacher in self.specialists:
+            for teacher in self.answering:
                 logits_NK = teacher.logits(images_N3HW)
                 if not torch.isfinite(logits_NK).all():
                     raise DmcError(f"teacher {teacher.name} gives logits that are not finite; its weights are broken")

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from dmc.consolidation import Consolidation
+from dmc.consolidation import Plan
 
 
-def findings(plan: Consolidation) -> dict[str, Any]:
+def findings(plan: Plan[Any]) -> dict[str, Any]:
     """Measures one step on real images; writes nothing."""
     estimate = plan.estimate()
     passes = plan.schedule.epochs
     return {
+        "task": plan.student.task,
         "teachers": [
             {"name": s.name, "parameters": s.parameter_count, **s.settings} for s in plan.teachers.specialists
         ],
@@ -21,7 +22,7 @@ def findings(plan: Consolidation) -> dict[str, Any]:
         "aux": {
             "name": plan.aux.name,
             "images": len(plan.aux),
-            "size": plan.geometry.size,
+            "size": plan.framing.size,
             "held_in_memory": plan.held,
             "tried": estimate.tried,
             "undecodable": estimate.undecodable,
@@ -35,14 +36,17 @@ def findings(plan: Consolidation) -> dict[str, Any]:
 
 
 def as_text(found: dict[str, Any]) -> str:
+    classifying = found["task"] == "image-classification"
     lines = [_network(f"teacher {i}", model) for i, model in enumerate(found["teachers"], start=1)]
     lines.append(_network("student", found["student"]))
     spreads = ", ".join(f"{spread:g}" for spread in found["logit_spreads"])
-    lines.append(f"spread of the teachers' logits: {spreads} (the widest weighs most; --scale pool-std evens them out)")
+    advice = " (the widest weighs most; --scale pool-std evens them out)" if classifying else ""
+    lines.append(f"spread of the teachers' logits: {spreads}{advice}")
     lines.append(f"shared classes: {'; '.join(found['shared']) or 'none'}")
     aux, estimate = found["aux"], found["estimate"]
+    shape = f"{aux['size']}x{aux['size']}" if classifying else f"{aux['size']} pixels on the shorter side"
     where = "held in memory" if aux["held_in_memory"] else "streamed"
-    lines.append(f"auxiliary images: {aux['images']:,} in {aux['name']}, {where} at {aux['size']}x{aux['size']}")
+    lines.append(f"auxiliary images: {aux['images']:,} in {aux['name']}, {where} at {shape}")
     if aux["undecodable"]:
         lines.append(f"  {aux['undecodable']} of the first {aux['tried']} cannot be decoded")
     lines.append(

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from filelock import FileLock, Timeout
@@ -24,11 +24,12 @@ from torch import Tensor, nn
 
 from dmc.errors import DmcError
 from dmc.files import replacing, write_text
-from dmc.specialist import Specialist
+from dmc.specialist import Model
 
 OWN_FILES = ("run.json", "metrics.jsonl", "checkpoint.pt", "config.json", "model.safetensors", "README.md")
 MAY_DIFFER = ("versions", "from")  # a teacher may have moved: its fingerprint is what counts
 CHECKPOINT_EVERY = 30.0  # seconds: what a kill may cost
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 @dataclass
@@ -168,12 +169,12 @@ class Run:
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
 
-    def finish(self, specialist: Specialist) -> Specialist:
+    def finish(self, model: AnyModel) -> AnyModel:
         """Save the result beside the run, and give it the folder's name."""
         if not self.temporary:
-            specialist.save(self.folder)
-            specialist.name = str(self.folder)
-        return specialist
+            model.save(self.folder)
+            model.name = str(self.folder)
+        return model
 
 
 def versions() -> dict[str, str]:

@@ -19,9 +19,9 @@ from dmc.data.sources import Source
 from dmc.errors import DmcError
 from dmc.loading import load
 from dmc.models.build import default_preprocessing
-from dmc.specialist import Output, Specialist
+from dmc.specialist import Model, Output, Specialist
 from dmc.training.loop import Task, fit
-from dmc.training.run import CHECKPOINT_EVERY, Run, versions
+from dmc.training.run import CHECKPOINT_EVERY, AnyModel, Run, versions
 from dmc.training.schedule import SPECIALIST, Schedule
 
 
@@ -86,25 +86,49 @@ def fit_labeled(
 
     A method that wants more than cross entropy brings its own `task`, and the `settings` that make it.
     """
-    config = {
+    task = task or Supervised(specialist, source.classes)
+    with Run(
+        out, run_config(specialist, source, task, schedule, seed, memory, settings), resume, checkpoint_every
+    ) as run:
+        return fit_run(run, specialist, source, task, schedule, seed, memory)
+
+
+def run_config(
+    model: Model,
+    source: Source,
+    task: Task,
+    schedule: Schedule,
+    seed: int,
+    memory: int,
+    settings: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """All that a training on labeled images depends on."""
+    return {
         "command": "train",
-        "task": {"name": type(task).__name__ if task else "Supervised", **(settings or {})},
+        "task": {"name": type(task).__name__, **(settings or {})},
         "data": {"name": source.name, "images": len(source), "classes": list(source.classes)},
-        "held": fits(source, specialist.geometry, memory),
-        "model": specialist.settings | {"fingerprint": specialist.fingerprint},
+        "held": fits(source, model.framing, memory),
+        "model": model.settings | {"fingerprint": model.fingerprint},
         "schedule": schedule.model_dump(),
         "seed": seed,
         "versions": versions(),
     }
-    with Run(out, config, resume, checkpoint_every) as run:
-        if run.finished:
-            run.recall(task.notes() if task else {})
-            return load(run.folder)
-        feed = open_feed(source, specialist.geometry, memory)
-        at = fit(task or Supervised(specialist, source.classes), feed, schedule, run, seed, "training")
-        specialist.provenance = {
-            "made by": "dmc train",
-            "data": f"{source.name} ({feed.count} images, {len(feed.skipped)} skipped)",
-            "training": f"{schedule.epochs} epochs, {at.images} images seen, seed {seed}",
-        }
-        return run.finish(specialist)
+
+
+def fit_run(
+    run: Run, model: AnyModel, source: Source, task: Task, schedule: Schedule, seed: int, memory: int
+) -> AnyModel:
+    """Train inside a run's folder, or read what it has finished."""
+    if run.finished:
+        run.recall(task.notes())
+        found = load(run.folder)
+        assert isinstance(found, type(model))
+        return found
+    feed = open_feed(source, model.framing, memory)
+    at = fit(task, feed, schedule, run, seed, "training")
+    model.provenance = {
+        "made by": "dmc train",
+        "data": f"{source.name} ({feed.count} images, {len(feed.skipped)} skipped)",
+        "training": f"{schedule.epochs} epochs, {at.images} images seen, seed {seed}",
+    }
+    return run.finish(model)

@@ -1,0 +1,186 @@
+"""Labeled scenes in the VOC layout (XML) and in the COCO layout (JSON).
+
+A box that reaches out of its image is cut at the border, and one that covers nothing of it is left out with a note; an
+annotation of an unknown category is an error. VOC's pixels are counted from 1 and its right and bottom ones belong to
+the box; here a box lies between pixel borders, counted from 0, so VOC's left and top are one less.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+from PIL import Image
+
+from dmc.classes import Classes
+from dmc.data.sources import UNLABELED, Objects, Record, Source, permuted
+from dmc.errors import DmcError, first_line
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+Named = tuple[str, Box, bool]  # class, box, difficult
+Labeled = tuple[int, Box, bool]
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """An image file and the objects in it; labels are places in the source's `classes`."""
+
+    path: Path
+    objects: Objects
+
+
+class Scenery(Source):
+    """Images with boxes. `keep` hides the objects of other classes, as for a detector that must not know them."""
+
+    def __init__(self, name: str, classes: Sequence[str], scenes: Sequence[Annotated]) -> None:
+        self.name, self.classes, self.scenes = name, tuple(classes), list(scenes)
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        for scene in permuted(self.scenes, seed):
+            yield Record(scene.path, UNLABELED, str(scene.path), scene.objects)
+
+    def keep(self, names: Iterable[str], empty: bool = False) -> Scenery:
+        """Only objects of these classes; images that show none are left out, unless `empty` ones are wanted."""
+        kept = Classes.of(self.classes).keep(names)
+        new_label = np.full(len(self.classes), -1)
+        new_label[list(kept.columns)] = np.arange(len(kept))
+        scenes = []
+        for scene in self.scenes:
+            found = scene.objects
+            there = new_label[found.labels_M] >= 0
+            if there.any() or empty:
+                labels = new_label[found.labels_M[there]]
+                parts = found._replace(
+                    boxes_M4=found.boxes_M4[there], labels_M=labels, difficult_M=found.difficult_M[there]
+                )
+                scenes.append(Annotated(scene.path, parts))
+        if not any(len(scene.objects.labels_M) for scene in scenes):
+            raise DmcError(f"{self.name} has no object of {', '.join(kept.names)}")
+        return Scenery(self.name, kept.names, scenes)
+
+
+def open_scenes(place: str | Path | Source) -> Scenery:
+    """A VOC folder (`VOC2007` or `VOC2007,split=test`), or a COCO annotation file (`instances.json,images=FOLDER`)."""
+    from dmc.specs import split_spec
+
+    if isinstance(place, Scenery):
+        return place
+    path, options = split_spec(str(place), ("split", "images"))
+    if (Path(path) / "Annotations").is_dir():
+        return voc(Path(path), options.get("split"))
+    if Path(path).suffix == ".json" and Path(path).is_file():
+        return coco(Path(path), Path(options["images"]) if "images" in options else None)
+    raise DmcError(
+        f"{path} holds no boxes: labeled scenes are a VOC folder (Annotations, JPEGImages, ImageSets/Main) "
+        "or a COCO file (instances.json,images=FOLDER)"
+    )
+
+
+def voc(folder: Path, split: str | None) -> Scenery:
+    """A VOC folder; `split` names a list in ImageSets/Main, by default `trainval` or `train`, or every annotation."""
+    lists = folder / "ImageSets" / "Main"
+    chosen = split or next((name for name in ("trainval", "train") if (lists / f"{name}.txt").is_file()), None)
+    if chosen is None:
+        stems = sorted(path.stem for path in (folder / "Annotations").glob("*.xml"))
+    elif (lists / f"{chosen}.txt").is_file():
+        stems = [line.split()[0] for line in (lists / f"{chosen}.txt").read_text().splitlines() if line.strip()]
+    else:
+        known = ", ".join(sorted(path.stem for path in lists.glob("*.txt"))) or "none"
+        raise DmcError(f"{folder} has no split {chosen!r} (it has: {known})")
+    found = [_voc_file(folder, stem) for stem in stems]
+    classes = sorted({name for _, rows, _ in found for name, _, _ in rows})
+    place = {name: i for i, name in enumerate(classes)}
+    kept = [(path, size, [(place[name], box, hard) for name, box, hard in rows]) for path, rows, size in found]
+    return Scenery(f"{folder} ({chosen or 'all'})", classes, _annotated(kept))
+
+
+def _voc_file(folder: Path, stem: str) -> tuple[Path, list[Named], tuple[int, int]]:
+    path = folder / "Annotations" / f"{stem}.xml"
+    try:
+        root = ElementTree.parse(path).getroot()
+        rows = []
+        for item in root.iter("object"):
+            corners = [float(item.findtext(f"bndbox/{side}") or "nan") for side in ("xmin", "ymin", "xmax", "ymax")]
+            left, top, right, bottom = corners
+            difficult = (item.findtext("difficult") or "0").strip() == "1"
+            rows.append(((item.findtext("name") or "").strip(), (left - 1, top - 1, right, bottom), difficult))
+        image = folder / "JPEGImages" / (root.findtext("filename") or f"{stem}.jpg")
+        size = (int(root.findtext("size/width") or 0), int(root.findtext("size/height") or 0))
+    except OSError as error:
+        raise DmcError(f"cannot read {path}: {error.strerror}") from None
+    except (ElementTree.ParseError, ValueError) as error:
+        raise DmcError(f"cannot read {path}: {first_line(error)}") from None
+    if any(not name for name, _, _ in rows):
+        raise DmcError(f"{path} has an object without a name")
+    return image, rows, size if min(size) > 0 else _size_of(image)
+
+
+def coco(path: Path, images: Path | None) -> Scenery:
+    """A COCO annotation file; crowds are `difficult`. Images are looked for in `images`, or beside the file."""
+    content = read_coco(path)
+    categories = sorted(content["categories"], key=lambda c: c["id"])
+    place = {category["id"]: i for i, category in enumerate(categories)}
+    rows: dict[int, list[tuple[int, tuple[float, float, float, float], bool]]] = {
+        i["id"]: [] for i in content["images"]
+    }
+    for item in content["annotations"]:
+        if item["category_id"] not in place:
+            raise DmcError(f"{path}: annotation {item.get('id')} has the unknown category {item['category_id']}")
+        if item["image_id"] not in rows:
+            raise DmcError(f"{path}: annotation {item.get('id')} is of the unknown image {item['image_id']}")
+        x, y, width, height = item["bbox"]
+        box = (x, y, x + width, y + height)
+        rows[item["image_id"]].append((place[item["category_id"]], box, bool(item.get("iscrowd", 0))))
+    folder = images or path.parent
+    found = []
+    for image in content["images"]:
+        file = folder / image["file_name"]
+        size = (int(image.get("width", 0)), int(image.get("height", 0)))
+        found.append((file, size if min(size) > 0 else _size_of(file), rows[image["id"]]))
+    return Scenery(str(path), [category["name"] for category in categories], _annotated(found))
+
+
+def read_coco(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DmcError(f"cannot read {path}: {first_line(error)}") from None
+    absent = [key for key in ("images", "annotations", "categories") if key not in content]
+    if absent:
+        raise DmcError(f"{path} is no COCO annotation file: it has no {absent[0]!r}")
+    found: dict[str, Any] = content
+    return found
+
+
+def _size_of(path: Path) -> tuple[int, int]:
+    try:
+        with Image.open(path) as image:
+            return image.size
+    except OSError as error:
+        raise DmcError(f"cannot read the size of {path}: {first_line(error)}") from None
+
+
+def _annotated(found: Sequence[tuple[Path, tuple[int, int], list[Labeled]]]) -> list[Annotated]:
+    scenes, dropped = [], []
+    for path, (width, height), rows in found:
+        boxes_M4 = np.array([box for _, box, _ in rows], dtype=np.float32).reshape(-1, 4)
+        cut_M4 = boxes_M4.clip(0, [width, height, width, height]).astype(np.float32)
+        real_M = (cut_M4[:, 2] > cut_M4[:, 0]) & (cut_M4[:, 3] > cut_M4[:, 1])  # false for a missing number, too
+        dropped += [f"{path}: {box}" for box in boxes_M4[~real_M].tolist()]
+        labels_M = np.array([label for label, _, _ in rows], dtype=np.int64)[real_M]
+        difficult_M = np.array([hard for _, _, hard in rows], dtype=bool)[real_M]
+        scenes.append(Annotated(path, Objects(cut_M4[real_M], labels_M, difficult_M, width, height)))
+    if dropped:
+        print(
+            f"{len(dropped)} boxes cover nothing of their image and are left out (first: {dropped[0]})", file=sys.stderr
+        )
+    return scenes

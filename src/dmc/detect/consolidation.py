@@ -1,0 +1,204 @@
+"""Many detectors in, one out (section 3.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from dmc.consolidation import Images, Plan
+from dmc.data.batch import Batch
+from dmc.data.feed import MEMORY, Feed
+from dmc.data.opening import open_images
+from dmc.data.sources import Source
+from dmc.detect.annotations import open_scenes
+from dmc.detect.detector import Detector, detector_preprocessing
+from dmc.detect.scenes import Scenes
+from dmc.detect.teachers import DetectorTeachers, gathered, require_same_anchors
+from dmc.detect.training import train
+from dmc.distill.losses import LossName, loss_named
+from dmc.distill.targets import Centring
+from dmc.errors import DmcError
+from dmc.loading import load_any
+from dmc.seeds import seed_for
+from dmc.training.loop import Task
+from dmc.training.run import CHECKPOINT_EVERY, require_free
+from dmc.training.schedule import DETECTION, Schedule
+
+ANCHORS = 64  # selected in each image
+SAMPLE_BATCHES = 8  # of auxiliary images behind the report of what the student kept
+
+
+class DetectionDistillation(Task):
+    """Eq. 8: at selected anchors, the student's logits and box against the teachers'."""
+
+    def __init__(
+        self, student: Detector, teachers: DetectorTeachers, loss: LossName, anchors: int, box_weight: float
+    ) -> None:
+        self.student, self.teachers, self.module = student, teachers, student.module
+        self.distance, self.anchors, self.box_weight = loss_named(loss, 1.0), anchors, box_weight
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        target = self.teachers.select(batch.images_N3HW, self.anchors)
+        answers = self.student.answers(batch.images_N3HW)
+        logits_MT = gathered(answers.logits_NAK, target.places_NS).flatten(0, 1)
+        boxes_MB = gathered(answers.boxes_NAB, target.places_NS).flatten(0, 1)
+        classes = self.distance(logits_MT, target.logits_NST.flatten(0, 1))
+        wanted_MB = target.boxes_NSB.flatten(0, 1)
+        boxes = F.smooth_l1_loss(boxes_MB, wanted_MB, reduction="none").sum(dim=1).mean()  # Eq. 6
+        return {"loss": classes + self.box_weight * boxes, "classes": classes, "boxes": boxes}
+
+
+class DetectorSettings(TypedDict, total=False):
+    """The keyword arguments for detectors; what each means stands in `DetectorConsolidation`."""
+
+    arch: str | None
+    size: int | None
+    loss: LossName
+    centring: Centring | None
+    weights: str | None
+    anchors: int
+    box_weight: float
+    schedule: Schedule
+    seed: int
+    memory: int
+
+
+class DetectorConsolidation(Plan[Detector]):
+    teachers: DetectorTeachers
+
+    def __init__(
+        self,
+        teachers: Sequence[Detector],
+        aux: Images,
+        *,
+        arch: str | None = None,  # the student's; None: the first teacher's
+        size: int | None = None,  # of the shorter side; None: the first teacher's
+        loss: LossName = "l2",
+        centring: Centring | None = None,  # None: see `DEFAULT_CENTRING`
+        weights: str | None = "imagenet",  # the student's backbone: imagenet, a file, or random (None)
+        anchors: int = ANCHORS,
+        box_weight: float = 1.0,  # lambda, for boxes coded as torchvision does: RetinaNet's with weights (1, 1, 1, 1)
+        schedule: Schedule = DETECTION,
+        seed: int = 0,
+        memory: int = MEMORY,
+    ) -> None:
+        self.teachers = DetectorTeachers(teachers, centring)
+        super().__init__(aux, schedule, seed, memory)
+        if loss == "kd":
+            raise DmcError("loss 'kd' compares softmax distributions; detectors have log-odds: use 'l2' or 'l1'")
+        self.loss, self.anchors, self.box_weight, self.weights = loss, anchors, box_weight, weights
+        first = teachers[0]
+        arch = arch or first.arch
+        if arch is None:
+            raise DmcError(f"{first.name} has no architecture name; say which one the student has (arch)")
+        alike = next((d.preprocessing for d in teachers if d.arch == arch), detector_preprocessing(arch))
+        preprocessing = replace(alike, size=size or first.preprocessing.size)
+        self.student = Detector.untrained(arch, self.teachers.union.names, preprocessing, seed, weights)
+        answers = [(d, d.answers(self.framing.blank())) for d in (*teachers, self.student)]
+        require_same_anchors(answers)
+
+    @property
+    def framing(self) -> Scenes:
+        return self.student.framing
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        return {
+            "loss": self.loss,
+            "centring": self.teachers.centring,
+            "weights": self.weights,
+            "anchors": self.anchors,
+            "box_weight": self.box_weight,
+        }
+
+    def task(self) -> Task:
+        return DetectionDistillation(self.student, self.teachers, self.loss, self.anchors, self.box_weight)
+
+    def kept(self, feed: Feed) -> list[str]:
+        """How often student and teacher name the same class where the teacher is sure of an object."""
+        shares = same_class(self.student, self.teachers, feed)
+        return [f"where it is sure, the student says the same in {share:.1%} of cases" for share in shares]
+
+    def finished(self, folder: Path) -> Detector:
+        found = load_any(folder)
+        assert isinstance(found, Detector)
+        return found
+
+    def spreads(self, batch: Batch) -> list[float]:
+        target = self.teachers.select(batch.images_N3HW, self.anchors)
+        return [float(target.logits_NST[..., list(columns)].std()) for columns in self.teachers.union.columns]
+
+
+def same_class(student: Detector, teachers: DetectorTeachers, feed: Feed, sure: float = 0.3) -> list[float]:
+    """For each teacher; 1.0 where it is never sure."""
+    same, seen = [0] * len(teachers.specialists), [0] * len(teachers.specialists)
+    for batch in islice(feed.batches(seed_for(0, "sample"), 12), min(SAMPLE_BATCHES, feed.steps(12))):
+        images_N3HW = batch.images_N3HW.to(student.device)
+        answers = teachers.each(images_N3HW)
+        ours_NAT = student.answers(images_N3HW).logits_NAK.detach()
+        for i, (detector, theirs) in enumerate(zip(teachers.answering, answers, strict=True)):
+            best = detector.scores(theirs).max(dim=2)
+            sure_NA = best.values > sure
+            said_NA = ours_NAT[..., list(teachers.union.columns[i])].argmax(dim=2)
+            same[i] += int((said_NA == best.indices)[sure_NA].sum())
+            seen[i] += int(sure_NA.sum())
+    return [count / total if total else 1.0 for count, total in zip(same, seen, strict=True)]
+
+
+def consolidate(
+    teachers: Sequence[Detector],
+    aux: Images,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    checkpoint_every: float = CHECKPOINT_EVERY,
+    **settings: Unpack[DetectorSettings],
+) -> Detector:
+    """One detector that knows every teacher's classes, from unlabeled images alone."""
+    return DetectorConsolidation(teachers, aux, **settings).run(out, resume, checkpoint_every)
+
+
+def learn(
+    old: Detector,
+    data: str | Path | Source,
+    aux: Images,
+    out: str | Path | None = None,
+    *,
+    keep: Iterable[str] | None = None,
+    specialist_schedule: Schedule = DETECTION,
+    resume: bool = False,
+    checkpoint_every: float = CHECKPOINT_EVERY,
+    **settings: Unpack[DetectorSettings],
+) -> Detector:
+    """Teach a detector the classes of labeled scenes without its old data: train another one, consolidate."""
+    source, images = open_scenes(data), open_images(aux)
+    if keep is not None:
+        source = source.keep(keep)
+    arch = settings.get("arch") or old.arch
+    if arch is None:
+        raise DmcError(f"{old.name} has no architecture name; say which one to train (arch)")
+    if out is not None:
+        require_free(Path(out), resume)
+    weights = settings.get("weights", "imagenet")
+    stand_in = Detector.untrained(arch, source.classes, old.preprocessing, weights=weights)
+    plan = DetectorConsolidation([old, stand_in], images, **settings)  # what is wrong should show before training
+    plan.teachers.each(plan.first_batch()[0].images_N3HW)
+    new = train(
+        source,
+        Path(out) / "specialist" if out is not None else None,
+        arch=arch,
+        size=plan.student.preprocessing.size,
+        weights=weights,
+        schedule=specialist_schedule,
+        seed=plan.seed,
+        memory=plan.memory,
+        resume=resume,
+        checkpoint_every=checkpoint_every,
+    )
+    return consolidate([old, new], images, out, resume=resume, checkpoint_every=checkpoint_every, **settings)

@@ -1,0 +1,133 @@
+"""A detector, the names of its classes and what it wants to see; saved and loaded like a classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torchvision.ops import batched_nms, clip_boxes_to_image
+
+from dmc.classes import Classes
+from dmc.data.preprocess import Preprocessing
+from dmc.detect.precision import Found
+from dmc.detect.scenes import Scenes
+from dmc.errors import DmcError, first_line
+from dmc.models.one_stage import SSD_SIZES, Answers, Blueprint, OneStage, create_detector
+from dmc.seeds import seed_for
+from dmc.specialist import Model
+
+IMAGENET = Preprocessing(640, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # 640: the paper's shorter side
+LEAST_SCORE, CANDIDATES, MOST_FOUND, NMS = 0.05, 1000, 300, 0.5
+
+
+class Detector(Model):
+    """Its module answers an image with logits and boxes for each anchor: see `dmc.models.one_stage`."""
+
+    task = "object-detection"
+
+    @classmethod
+    def untrained(
+        cls,
+        arch: str,
+        names: Iterable[str],
+        preprocessing: Preprocessing | None = None,
+        seed: int = 0,
+        weights: str | None = "imagenet",
+    ) -> Detector:
+        """Random heads on a backbone with ImageNet weights, with those of a file, or with random ones (None)."""
+        if weights is None and Blueprint.of(arch).frozen_norm and Blueprint.of(arch).family != "ssd":
+            arch = f"{arch},norm=batch"  # statistics that nobody measured must not be frozen
+        classes = Classes.of(names)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for(seed, "weights"))
+            module = create_detector(arch, classes.width, weights)
+        return cls(module, classes, preprocessing or detector_preprocessing(arch), "sigmoid", arch, name=arch)
+
+    @property
+    def network(self) -> OneStage:
+        if not isinstance(self.module, OneStage):
+            raise DmcError(f"{self.name} is no one-stage detector that dmc knows")
+        return self.module
+
+    @property
+    def framing(self) -> Scenes:
+        return Scenes(self.preprocessing.size, self.preprocessing.interpolation, self.network.stretches)
+
+    def _check_head(self) -> None:
+        try:
+            with torch.no_grad():
+                answers = self.module(self.preprocessing.normalised(self.framing.blank().to(self.device)))
+        except Exception as error:
+            raise DmcError(f"{self.name} does not accept images: {first_line(error)}") from None
+        if answers.logits_NAK.shape[2] != self.classes.width:
+            raise DmcError(
+                f"{self.name} has {self.classes.width} class names but answers {answers.logits_NAK.shape[2]}"
+            )
+
+    def answers(self, images_N3HW: Tensor) -> Answers:
+        """uint8 RGB images of one shape to an answer for each anchor."""
+        found: Answers = self.module(self.preprocessing.normalised(images_N3HW.to(self.device)))
+        if self.classes.whole:
+            return found
+        return found._replace(logits_NAK=found.logits_NAK[..., list(self.classes.columns)])
+
+    def scores(self, answers: Answers) -> Tensor:
+        """The probability of each class at each anchor."""
+        return self.network.scores(answers.logits_NAK, answers.boxes_NAB)
+
+    def detections(self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]]) -> list[Found]:
+        """What it finds in each image, in the batch's pixels, best first."""
+        with torch.no_grad():
+            answers = self.answers(images_N3HW)
+            scores_NAK = self.scores(answers)
+
+            def corners(i: int) -> Callable[[Tensor], Tensor]:
+                return lambda places: self.network.decoded(answers.boxes_NAB[i, places], answers.anchors_A4[places])
+
+            return [suppressed(scores_NAK[i], corners(i), size) for i, size in enumerate(sizes)]
+
+    def widened(self, names: Iterable[str]) -> Detector:
+        """A copy that answers for more classes: for the old ones as before, for the new ones at random."""
+        if self.arch is None or not self.classes.whole:
+            raise DmcError(f"{self.name} cannot grow: it needs an architecture name and all of its own classes")
+        wide = type(self).untrained(self.arch, (*self.names, *names), self.preprocessing, weights=None)
+        wide.arch = self.arch
+        wide.module = create_detector(self.arch, wide.classes.width)
+        background = int(self.network.stretches)  # SSD has one more output at each anchor, in front
+        old, new = len(self.names) + background, len(wide.names) + background
+        own = self.module.state_dict()
+        with torch.no_grad():
+            for key, value in wide.module.state_dict().items():
+                if value.shape == own[key].shape:
+                    value.copy_(own[key])
+                else:  # a class head has its outputs anchor by anchor
+                    value.view(-1, new, *value.shape[1:])[:, :old] = own[key].view(-1, old, *value.shape[1:])
+        for parameter, like in zip(wide.module.parameters(), self.module.parameters(), strict=True):
+            parameter.requires_grad_(like.requires_grad)
+        return wide
+
+
+def detector_preprocessing(arch: str) -> Preprocessing:
+    """ImageNet's, or what the backbone was trained with; the shorter side has 640 pixels, an SSD's square its own."""
+    plan = Blueprint.of(arch)
+    if plan.family == "ssd":
+        return replace(IMAGENET, size=SSD_SIZES[plan.backbone])
+    if not plan.backbone.startswith("timm/"):
+        return IMAGENET
+    import timm
+
+    cfg = timm.get_pretrained_cfg(plan.backbone.removeprefix("timm/"))
+    return replace(IMAGENET, mean=tuple(cfg.mean), std=tuple(cfg.std)) if cfg else IMAGENET
+
+
+def suppressed(scores_AK: Tensor, corners: Callable[[Tensor], Tensor], size: tuple[int, int]) -> Found:
+    """The best candidates of an image, without those that overlap a better one of the same class."""
+    flat = scores_AK.flatten()
+    likely = (flat > LEAST_SCORE).nonzero().flatten()
+    best = likely[flat[likely].topk(min(CANDIDATES, len(likely))).indices]
+    places, labels_M = best // scores_AK.shape[1], best % scores_AK.shape[1]
+    boxes_M4 = clip_boxes_to_image(corners(places), size)
+    kept = batched_nms(boxes_M4, flat[best], labels_M, NMS)[:MOST_FOUND]
+    return Found(boxes_M4[kept].cpu().numpy(), flat[best][kept].cpu().numpy(), labels_M[kept].cpu().numpy())

@@ -1,0 +1,203 @@
+"""How well a detector does on labeled scenes, and what it finds in a picture."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+
+from dmc.data.decode import decode
+from dmc.data.feed import MEMORY, open_feed
+from dmc.data.sources import UNLABELED, Objects, Record, Source
+from dmc.detect.annotations import open_scenes
+from dmc.detect.detector import Detector
+from dmc.detect.precision import Found, Precision, average_precision
+from dmc.detect.scenes import SceneBatch
+from dmc.detect.teachers import DetectorTeachers
+from dmc.device import pick_device
+from dmc.errors import DmcError
+from dmc.progress import progress
+
+COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000", "#808000", "#000075")
+
+
+@dataclass(frozen=True)
+class DetectionEvaluation:
+    """As fractions: VOC's 11-point and area average precision of each class, and COCO's over all."""
+
+    per_class: dict[str, Precision]
+    coco: float  # mean over overlaps 0.5, 0.55, ..., 0.95
+    coco_50: float
+    images: int
+    skipped: int
+
+    @property
+    def mean(self) -> float:
+        """mAP by VOC2007's 11 points, over the classes that have objects."""
+        return self.of(list(self.per_class))
+
+    @property
+    def mean_area(self) -> float:
+        return _mean([p.area for p in self.per_class.values()])
+
+    def of(self, names: Sequence[str]) -> float:
+        return _mean([self.per_class[name].eleven_points for name in names])
+
+
+def _mean(values: Sequence[float]) -> float:
+    real = [value for value in values if not math.isnan(value)]
+    return sum(real) / len(real) if real else float("nan")
+
+
+def evaluate(
+    model: Detector | DetectorTeachers,
+    data: str | Path | Source,
+    *,
+    keep: Sequence[str] | None = None,
+    memory: int = MEMORY,
+) -> DetectionEvaluation:
+    """Average precision on labeled scenes; images without objects stay in, since false alarms count."""
+    source = open_scenes(data)
+    if keep is not None:
+        source = source.keep(keep, empty=True)
+    unknown = [name for name in source.classes if name not in model.classes.names]
+    if unknown:
+        raise DmcError(
+            f"{model.name} does not know {len(unknown)} of the {len(source.classes)} classes in {source.name}, "
+            f"such as {unknown[0]!r}; evaluate on those it knows (--keep)"
+        )
+    found, truth, skipped = _answers(model, source, memory)
+    labels = {name: model.classes.require(name) for name in source.classes}
+    renumbered = np.array([labels[name] for name in source.classes], dtype=np.int64)
+    truth = [t._replace(labels_M=renumbered[t.labels_M]) for t in truth]
+    per_class = {name: average_precision(found, truth, label) for name, label in labels.items()}
+    return DetectionEvaluation(per_class, *coco_precision(found, truth, list(labels.values())), len(found), skipped)
+
+
+def _answers(model: Detector | DetectorTeachers, source: Source, memory: int) -> tuple[list[Found], list[Objects], int]:
+    """What is found in each image and what is there, both in the image's own pixels."""
+    model.to(pick_device())
+    found: list[Found] = []
+    truth: list[Objects] = []
+    feed = open_feed(source, model.framing, memory)
+    objects = {record.name: record.objects for record in source.records()}
+    readable = [record for record in source.records() if record.name not in feed.skipped.names]
+    with progress(feed.count, "evaluating") as bar:
+        for batch in feed.in_order(8):
+            assert isinstance(batch, SceneBatch)
+            for one, (height, width) in zip(
+                model.detections(batch.images_N3HW.to(pick_device()), batch.sizes), batch.sizes, strict=True
+            ):
+                there = objects[readable[len(found)].name]
+                assert there is not None
+                found.append(scaled(one, there.width / width, there.height / height))
+                truth.append(there)
+            bar.update(len(batch))
+    return found, truth, len(feed.skipped)
+
+
+def scaled(found: Found, x: float, y: float) -> Found:
+    return found._replace(boxes_M4=(found.boxes_M4 * np.array([x, y, x, y])).astype(np.float32))
+
+
+def coco_precision(found: Sequence[Found], truth: Sequence[Objects], labels: Sequence[int]) -> tuple[float, float]:
+    """COCO's average precision, and that at overlap 0.5, by its own library; difficult objects are crowds there."""
+    from faster_coco_eval import COCO, COCOeval_faster
+
+    def xywh(box: Any) -> list[float]:
+        left, top, right, bottom = (float(v) for v in box)
+        return [left, top, right - left, bottom - top]
+
+    annotations: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
+    for i, (seen, there) in enumerate(zip(found, truth, strict=True)):
+        for box, label, difficult in zip(there.boxes_M4, there.labels_M, there.difficult_M, strict=True):
+            x, y, width, height = xywh(box)
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": i,
+                    "category_id": int(label),
+                    "bbox": [x, y, width, height],
+                    "area": width * height,
+                    "iscrowd": int(difficult),
+                }
+            )
+        for box, label, score in zip(seen.boxes_M4, seen.labels_M, seen.scores_M, strict=True):
+            if int(label) in labels:
+                answers.append({"image_id": i, "category_id": int(label), "bbox": xywh(box), "score": float(score)})
+    if not answers or not annotations:
+        return 0.0, 0.0
+    images = [{"id": i, "width": there.width, "height": there.height} for i, there in enumerate(truth)]
+    with contextlib.redirect_stdout(io.StringIO()):
+        known = COCO(
+            {"images": images, "annotations": annotations, "categories": [{"id": k, "name": str(k)} for k in labels]}
+        )
+        job = COCOeval_faster(known, known.loadRes(answers), "bbox")
+        job.evaluate()
+        job.accumulate()
+        job.summarize()
+    return float(job.stats[0]), float(job.stats[1])
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """One object that was found: corners in the picture's pixels."""
+
+    name: str
+    score: float
+    box: tuple[float, float, float, float]
+
+
+def predict(
+    model: Detector | DetectorTeachers, images: Sequence[str | Path], least: float = 0.3
+) -> list[list[Sighting]]:
+    """What is found in each image file with at least that score, best first."""
+    model.to(pick_device())
+    answers = []
+    for path in map(Path, images):
+        if not path.is_file():
+            raise DmcError(f"no such image: {path}")
+        record = Record(path, UNLABELED, str(path))
+        pixels = decode(record, model.framing)
+        if pixels is None:
+            raise DmcError(f"{path} cannot be decoded as an image")
+        batch = model.framing.batch([(record, pixels)])
+        with Image.open(path) as image:
+            width, height = ImageOps.exif_transpose(image).size
+        one = model.detections(batch.images_N3HW.to(pick_device()), batch.sizes)[0]
+        one = scaled(one, width / batch.sizes[0][1], height / batch.sizes[0][0])
+        answers.append(
+            [
+                Sighting(model.classes.names[label], float(score), (float(a), float(b), float(c), float(d)))
+                for (a, b, c, d), score, label in zip(one.boxes_M4, one.scores_M, one.labels_M, strict=True)
+                if score >= least
+            ]
+        )
+    return answers
+
+
+def drawn(path: str | Path, sightings: Sequence[Sighting], names: Sequence[str]) -> Image.Image:
+    """The picture with its boxes; a class keeps its colour."""
+    with Image.open(path) as opened:
+        image = ImageOps.exif_transpose(opened).convert("RGB")
+    pen = ImageDraw.Draw(image)
+    stroke = max(1, round(min(image.size) / 150))
+    font = ImageFont.load_default(max(10, round(min(image.size) / 22)))
+    for sighting in reversed(sightings):  # the best on top
+        colour = COLOURS[list(names).index(sighting.name) % len(COLOURS)]
+        pen.rectangle(sighting.box, outline=colour, width=stroke)
+        text = f"{sighting.name} {sighting.score:.0%}"
+        left, top = max(0.0, sighting.box[0]), sighting.box[1]
+        tall = pen.textbbox((0, 0), text, font=font)[3] + 2
+        top = top - tall if top >= tall else top
+        pen.rectangle((left, top, left + pen.textlength(text, font=font) + 4, top + tall), fill=colour)
+        pen.text((left + 2, top), text, fill="white", font=font)
+    return image

@@ -1,0 +1,98 @@
+"""Detectors from wherever they live: a saved folder, the hub, torchvision's COCO models, a state dict."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dmc.classes import Classes
+from dmc.data.preprocess import Preprocessing
+from dmc.detect.detector import Detector, detector_preprocessing
+from dmc.errors import DmcError, first_line
+from dmc.loading import SETTINGS, WEIGHT_FILES, class_names, download, fill, override, read_weights
+from dmc.models.build import from_timm
+from dmc.models.one_stage import create_detector, is_detector
+from dmc.specs import split_spec
+
+
+def find_detector(
+    source: str | Path,
+    arch: str | None = None,
+    classes: Sequence[str] | str | Path | None = None,
+    preprocessing: Preprocessing | None = None,
+    output: str | None = None,
+) -> Detector | None:
+    """The detector that a text means, or None where it means something else."""
+    path, settings = split_spec(str(source), SETTINGS)
+    arch = arch or settings.get("arch")
+    scheme, _, rest = path.partition(":")
+    if scheme == "torchvision" and is_detector(rest):
+        return _from_torchvision(rest)
+    folder = download(rest) if scheme == "hf-hub" else Path(path)
+    if folder.is_dir() and _task(folder) == "object-detection":
+        return _from_folder(folder, path)
+    if arch is not None and is_detector(arch):
+        names = class_names(classes if classes is not None else settings.get("classes"))
+        if names is None:
+            raise DmcError(f"{path} is a bare state dict and needs class names: {path},arch={arch},classes=FILE")
+        wanted = override(preprocessing or detector_preprocessing(arch), settings, path)
+        return _filled(arch, Classes.of(names), wanted, folder, path)
+    return None
+
+
+def _task(folder: Path) -> str | None:
+    try:
+        task: str | None = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("dmc", {}).get("task")
+    except (OSError, ValueError, AttributeError):
+        return None  # a classifier's loader will say what is wrong
+    return task
+
+
+def _from_folder(folder: Path, name: str) -> Detector:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    own, width, names = config["dmc"], config["num_classes"], tuple(config["label_names"])
+    columns = own.get("columns") or range(len(names))
+    weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
+    if weights is None:
+        raise DmcError(f"{name} has no weights ({' or '.join(WEIGHT_FILES)})")
+    classes = Classes(names, tuple(columns), width)
+    preprocessing = from_timm(config["pretrained_cfg"])
+    return _filled(config["architecture"], classes, preprocessing, weights, name, own.get("provenance"))
+
+
+def _filled(
+    arch: str,
+    classes: Classes,
+    preprocessing: Preprocessing,
+    weights: Path,
+    name: str,
+    provenance: dict[str, Any] | None = None,
+) -> Detector:
+    module = create_detector(arch, classes.width)
+    fill(module, read_weights(weights), weights, arch, classes.width)
+    return Detector(module, classes, preprocessing, "sigmoid", arch, name, provenance or {"weights": str(weights)})
+
+
+def _from_torchvision(name: str) -> Detector:
+    """COCO's 80 classes; the other outputs of these models were never used."""
+    from torchvision.models import get_model_weights
+
+    weights = get_model_weights(name).DEFAULT
+    categories = weights.meta["categories"]
+    background = int(name.startswith("ssd"))  # an output that our SSDs keep to themselves
+    real = [i for i, category in enumerate(categories) if category not in ("__background__", "N/A")]
+    classes = Classes(
+        tuple(categories[i] for i in real), tuple(i - background for i in real), len(categories) - background
+    )
+    try:  # not get_model(weights=...): that unpickles whatever lies in the cache
+        state = torch.hub.load_state_dict_from_url(weights.url, map_location="cpu", weights_only=True, check_hash=True)
+    except Exception as error:
+        raise DmcError(f"cannot get torchvision:{name}: {first_line(error)}") from None
+    module = create_detector(name, classes.width)
+    fill(module, state, Path(weights.url), name, classes.width)
+    source = f"torchvision:{name}"
+    return Detector(module, classes, detector_preprocessing(name), "sigmoid", name, source, {"weights": str(weights)})

@@ -1,0 +1,84 @@
+"""Ordinary training of a detector on scenes with boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dmc.data.batch import Batch
+from dmc.data.feed import MEMORY
+from dmc.data.preprocess import Preprocessing
+from dmc.data.sources import Source
+from dmc.detect.annotations import Scenery, open_scenes
+from dmc.detect.detector import Detector, detector_preprocessing
+from dmc.detect.scenes import SceneBatch
+from dmc.models.one_stage import Answers
+from dmc.training.loop import Task
+from dmc.training.run import CHECKPOINT_EVERY, Run
+from dmc.training.schedule import DETECTION, Schedule
+from dmc.training.supervised import fit_run, run_config
+
+
+class Detection(Task):
+    """The family's own loss: focal loss and smooth L1 for RetinaNet."""
+
+    def __init__(self, detector: Detector, data_classes: Sequence[str]) -> None:
+        self.detector, self.module = detector, detector.module
+        self.column_of_label = torch.tensor([detector.classes.require(name) for name in data_classes])
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        parts = self.parts(self.detector.answers(batch.images_N3HW), batch)
+        return {"loss": torch.stack(list(parts.values())).sum(), **parts}
+
+    def parts(self, answers: Answers, batch: Batch) -> dict[str, Tensor]:
+        assert isinstance(batch, SceneBatch)
+        column_of_label = self.column_of_label.to(answers.logits_NAK.device)
+        targets = [{"boxes": t["boxes"], "labels": column_of_label[t["labels"]]} for t in batch.targets]
+        return self.detector.network.objective(answers, targets)
+
+
+def train(
+    data: str | Path | Source,
+    out: str | Path | None = None,
+    *,
+    arch: str = "retinanet_resnet50_fpn",
+    preprocessing: Preprocessing | None = None,
+    size: int | None = None,
+    keep: Iterable[str] | None = None,
+    weights: str | None = "imagenet",
+    schedule: Schedule = DETECTION,
+    seed: int = 0,
+    memory: int = MEMORY,
+    resume: bool = False,
+    checkpoint_every: float = CHECKPOINT_EVERY,
+) -> Detector:
+    """Train a detector on scenes with boxes; `keep` names the classes to learn, and objects of others are not shown."""
+    source = open_scenes(data)
+    if keep is not None:
+        source = source.keep(keep)
+    preprocessing = preprocessing or detector_preprocessing(arch)
+    preprocessing = replace(preprocessing, size=size or preprocessing.size)
+    detector = Detector.untrained(arch, source.classes, preprocessing, seed, weights)
+    return fit_scenes(detector, source, out, schedule, seed, memory, resume, checkpoint_every)
+
+
+def fit_scenes(
+    detector: Detector,
+    source: Scenery,
+    out: str | Path | None = None,
+    schedule: Schedule = DETECTION,
+    seed: int = 0,
+    memory: int = MEMORY,
+    resume: bool = False,
+    checkpoint_every: float = CHECKPOINT_EVERY,
+    task: Detection | None = None,
+) -> Detector:
+    """Train a detector, as it is, on scenes with some or all of its classes."""
+    task = task or Detection(detector, source.classes)
+    config = run_config(detector, source, task, schedule, seed, memory)
+    with Run(out, config, resume, checkpoint_every) as run:
+        return fit_run(run, detector, source, task, schedule, seed, memory)

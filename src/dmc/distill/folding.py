@@ -1,0 +1,65 @@
+"""Batch norm folded into the convolution before it: what a network computes when it only answers, in fewer steps."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from timm.layers import BatchNormAct2d, FrozenBatchNormAct2d
+from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_weights
+from torchvision.ops import FrozenBatchNorm2d
+
+NORMS = (nn.BatchNorm2d, FrozenBatchNorm2d, FrozenBatchNormAct2d)  # timm's BatchNormAct2d is a BatchNorm2d
+
+
+def folded(module: nn.Module, example_N3HW: Tensor) -> nn.Module:
+    """A copy for inference. Which norm follows which convolution is seen on an example, whatever the architecture."""
+    if not any(isinstance(m, NORMS) for m in module.modules()):
+        return module
+    module = copy.deepcopy(module).to(memory_format=torch.channels_last).eval()
+    made_by: dict[int, nn.Conv2d] = {}
+    outputs: list[Tensor] = []  # kept alive, so that no other tensor gets the same id
+    pairs: list[tuple[nn.Conv2d, nn.Module]] = []
+
+    def after_conv(conv: nn.Module, _: Any, output: Tensor) -> None:
+        outputs.append(output)
+        made_by[id(output)] = conv  # type: ignore[assignment]
+
+    def before_norm(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        conv = made_by.get(id(inputs[0]))
+        if conv is not None:
+            pairs.append((conv, norm))
+
+    hooks = [m.register_forward_hook(after_conv) for m in module.modules() if isinstance(m, nn.Conv2d)]
+    hooks += [m.register_forward_pre_hook(before_norm) for m in module.modules() if isinstance(m, NORMS)]
+    with torch.no_grad():
+        module(example_N3HW)
+    for hook in hooks:
+        hook.remove()
+    convs, norms = ([id(m) for m in part] for part in zip(*pairs, strict=True)) if pairs else ([], [])
+    replacements: dict[int, nn.Module] = {}
+    for conv, norm in pairs:
+        if convs.count(id(conv)) == 1 and norms.count(id(norm)) == 1:  # a head that several levels share is left alone
+            _fold(conv, norm)
+            replacements[id(norm)] = _rest(norm)
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if id(child) in replacements:
+                setattr(parent, name, replacements[id(child)])
+    return module
+
+
+def _fold(conv: nn.Conv2d, norm: Any) -> None:
+    weight, bias = fuse_conv_bn_weights(
+        conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
+    )
+    conv.weight, conv.bias = (nn.Parameter(p.detach(), requires_grad=False) for p in (weight, bias))
+
+
+def _rest(norm: Any) -> nn.Module:
+    """timm's norms carry an activation."""
+    return (
+        nn.Sequential(norm.drop, norm.act) if isinstance(norm, BatchNormAct2d | FrozenBatchNormAct2d) else nn.Identity()
+    )

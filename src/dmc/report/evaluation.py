@@ -1,0 +1,75 @@
+"""What `evaluate` and `predict` say, as data and as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from dmc import evaluation
+from dmc.detect import evaluation as detection
+from dmc.detect.detector import Detector
+from dmc.detect.evaluation import DetectionEvaluation
+from dmc.errors import DmcError
+from dmc.evaluation import Evaluation
+from dmc.specialist import Specialist
+
+
+class Shown(NamedTuple):
+    data: list[dict[str, Any]]
+    text: str
+
+
+def as_dict(result: Evaluation | DetectionEvaluation) -> dict[str, Any]:
+    if isinstance(result, Evaluation):
+        return asdict(result)
+    return {
+        "mean": result.mean,
+        "mean_area": result.mean_area,
+        "coco": result.coco,
+        "coco_50": result.coco_50,
+        "per_class": {name: precision._asdict() for name, precision in result.per_class.items()},
+        "images": result.images,
+        "skipped": result.skipped,
+    }
+
+
+def as_text(result: Evaluation | DetectionEvaluation) -> str:
+    width = max(len(name) for name in result.per_class)
+    counted = f"of {result.images:,} images ({result.skipped} skipped)"
+    if isinstance(result, Evaluation):
+        lines = [f"{name:<{width}}  {accuracy:6.1%}" for name, accuracy in result.per_class.items()]
+        return "\n".join([*lines, f"{'all':<{width}}  {result.accuracy:6.1%}  {counted}"])
+    lines = [f"{'':<{width}}  VOC07 AP  area AP  objects"]
+    for name, (points, area, objects) in result.per_class.items():
+        lines.append(f"{name:<{width}}  {points:8.1%}  {area:7.1%}  {objects:7}")
+    lines.append(f"{'mean':<{width}}  {result.mean:8.1%}  {result.mean_area:7.1%}  {counted}")
+    return "\n".join([*lines, f"COCO AP {result.coco:.1%}, at overlap 0.5 {result.coco_50:.1%}"])
+
+
+def classes_of(model: Specialist, images: Sequence[str], top: int) -> Shown:
+    answers = evaluation.predict(model, images, top)
+    lines = [
+        f"{image}: " + ", ".join(f"{name} {p:.1%}" for name, p in answer.items())
+        for image, answer in zip(images, answers, strict=True)
+    ]
+    data = [{"image": image, "classes": answer} for image, answer in zip(images, answers, strict=True)]
+    return Shown(data, "\n".join(lines))
+
+
+def objects_of(model: Detector, images: Sequence[str], least: float, draw: Path | None) -> Shown:
+    """Boxes as left, top, right, bottom in the picture's pixels; `draw` is a folder for pictures."""
+    if draw is not None and draw.is_file():
+        raise DmcError(f"{draw} is a file; give a folder to draw to")
+    answers = detection.predict(model, images, least)
+    data, lines = [], []
+    for image, found in zip(images, answers, strict=True):
+        objects = [{"class": s.name, "score": round(s.score, 4), "box": [round(v, 1) for v in s.box]} for s in found]
+        data.append({"image": image, "objects": objects})
+        said = ", ".join(f"{s.name} {s.score:.0%} at {'/'.join(f'{v:.0f}' for v in s.box)}" for s in found)
+        lines.append(f"{image}: {said or 'nothing'}")
+        if draw is not None:
+            draw.mkdir(parents=True, exist_ok=True)
+            detection.drawn(image, found, model.names).save(draw / f"{Path(image).stem}.png")
+    return Shown(data, "\n".join(lines))

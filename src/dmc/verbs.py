@@ -1,0 +1,115 @@
+"""What users call: each verb finds out whether it has to do with classifiers or with detectors.
+
+What comes back depends on that, so the types say `Any`; the functions that these call are typed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dmc import consolidation as classifiers
+from dmc import evaluation, loading
+from dmc.consolidation import Images, Plan
+from dmc.data.sources import Source
+from dmc.distill.teachers import Teachers
+from dmc.errors import DmcError
+from dmc.models.one_stage import is_detector
+from dmc.specialist import Model, Specialist
+from dmc.training import supervised
+from dmc.training.run import CHECKPOINT_EVERY
+
+if TYPE_CHECKING:
+    from dmc.detect.teachers import DetectorTeachers
+
+Given = Model | str | Path  # a model, or where it is
+FOR_CLASSIFIERS = {"temperature": 2.0, "scale": "none", "output": "softmax"}  # and what they are when nobody asks
+FOR_DETECTORS = {"weights": "imagenet", "anchors": 64, "box_weight": 1.0}
+
+
+def load(source: Given, *arguments: Any, **settings: Any) -> Any:
+    """A classifier or a detector: a saved folder, `timm:NAME`, `torchvision:NAME`, `hf-hub:OWNER/NAME`, or a state dict
+    with `arch` and `classes`; as text, `old.pth,arch=resnet32,classes=old.txt`."""
+    return loading.load_any(source, *arguments, **settings)
+
+
+def train(
+    data: str | Path | Source, out: str | Path | None = None, *, arch: str = "cifar_resnet32", **settings: Any
+) -> Any:
+    """Train a specialist on labeled images, or a detector on scenes with boxes; `arch` decides which."""
+    if is_detector(arch):
+        from dmc.detect import training
+
+        return training.train(data, out, arch=arch, **_without(settings, FOR_CLASSIFIERS, "classifiers"))
+    return supervised.train(data, out, arch=arch, **_without(settings, FOR_DETECTORS, "detectors"))
+
+
+def plan(teachers: Sequence[Given], aux: Images, **settings: Any) -> Plan[Any]:
+    """A consolidation, verified as far as that goes without training."""
+    loaded = [load(teacher) for teacher in teachers]
+    detectors = [model for model in loaded if not isinstance(model, Specialist)]
+    specialists = [model for model in loaded if isinstance(model, Specialist)]
+    if detectors and specialists:
+        raise DmcError(f"{specialists[0].name} is a classifier and {detectors[0].name} a detector: merge one kind")
+    if detectors:
+        from dmc.detect.consolidation import DetectorConsolidation
+
+        return DetectorConsolidation(detectors, aux, **_without(settings, FOR_CLASSIFIERS, "classifiers"))
+    return classifiers.Consolidation(specialists, aux, **_without(settings, FOR_DETECTORS, "detectors"))
+
+
+def consolidate(
+    teachers: Sequence[Given],
+    aux: Images,
+    out: str | Path | None = None,
+    *,
+    resume: bool = False,
+    checkpoint_every: float = CHECKPOINT_EVERY,
+    **settings: Any,
+) -> Any:
+    """One model that knows every teacher's classes, from unlabeled images alone.
+
+    `teachers` are models or whatever `dmc.load` takes, all classifiers or all detectors; `aux` is a folder, parquet,
+    tar shards, `hf-hub:OWNER/NAME` or a uint8 array. With `out`, the run and the result are kept in that folder.
+    """
+    return plan(teachers, aux, **settings).run(out, resume, checkpoint_every)
+
+
+def learn(model: Given, data: str | Path | Source, aux: Images, out: str | Path | None = None, **settings: Any) -> Any:
+    """Teach a model the classes of labeled `data` without its old data: train a specialist, consolidate."""
+    old = load(model)
+    if isinstance(old, Specialist):
+        return classifiers.learn(old, data, aux, out, **_without(settings, FOR_DETECTORS, "detectors"))
+    from dmc.detect import consolidation
+
+    return consolidation.learn(old, data, aux, out, **_without(settings, FOR_CLASSIFIERS, "classifiers"))
+
+
+def evaluate(model: Given | Teachers | DetectorTeachers, data: str | Path | Source, **settings: Any) -> Any:
+    """Accuracy, or average precision, on labeled data; classes are matched by name."""
+    found = load(model) if isinstance(model, Model | str | Path) else model
+    if isinstance(found, Specialist | Teachers):
+        return evaluation.evaluate(found, data, **settings)
+    from dmc.detect import evaluation as of_detectors
+
+    return of_detectors.evaluate(found, data, **settings)
+
+
+def predict(model: Given, images: Sequence[str | Path], **settings: Any) -> Any:
+    """The most probable classes of each image file (`top`), or what a detector finds in it (`least` score)."""
+    found = load(model)
+    if isinstance(found, Specialist):
+        return evaluation.predict(found, images, **settings)
+    from dmc.detect import evaluation as of_detectors
+
+    return of_detectors.predict(found, images, **settings)
+
+
+def _without(settings: dict[str, Any], foreign: dict[str, Any], whose: str) -> dict[str, Any]:
+    """Settings of the other kind are dropped if they are as usual, and refused if somebody chose them."""
+    own = dict(settings)
+    for name, usual in foreign.items():
+        if own.pop(name, usual) != usual:
+            raise DmcError(f"{name.replace('_', '-')} is a setting of {whose}")
+    return own

@@ -1,0 +1,45 @@
+"""A folded network computes what the network computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from dmc.distill.folding import NORMS, folded
+from dmc.models.build import create
+from dmc.models.one_stage import create_detector
+
+
+def with_statistics(module: nn.Module) -> nn.Module:
+    """As if it had been trained: norms that do something."""
+    torch.manual_seed(0)
+    for part in module.modules():
+        if isinstance(part, NORMS):
+            for name, low, high in (("running_mean", -1, 1), ("running_var", 0.5, 2), ("weight", 0.5, 2)):
+                getattr(part, name).data.uniform_(low, high)
+    return module.eval()
+
+
+@pytest.mark.parametrize("arch", ["cifar_resnet14", "test_efficientnet", "test_byobnet", "torchvision:resnet18"])
+def test_classifiers(arch: str) -> None:
+    module = with_statistics(create(arch, 5))
+    images = torch.randn(2, 3, 64, 64)
+    twin = folded(module, images[:1])
+    with torch.no_grad():
+        torch.testing.assert_close(twin(images), module(images), rtol=1e-3, atol=1e-3)
+    assert any(isinstance(part, NORMS) for part in module.modules())  # the network itself is as it was
+    assert not any(isinstance(part, NORMS) for part in twin.modules())
+
+
+@pytest.mark.parametrize(
+    "arch", ["retinanet_resnet18_fpn,width=16,depth=1", "retinanet:timm/test_efficientnet,width=16"]
+)
+def test_detectors(arch: str) -> None:
+    module = with_statistics(create_detector(arch, 3))
+    images = torch.randn(1, 3, 96, 64)
+    twin = folded(module, torch.zeros(1, 3, 64, 64))
+    with torch.no_grad():
+        for ours, theirs in zip(twin(images)[:3], module(images)[:3], strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
+    assert not any(isinstance(part, NORMS) for part in twin.modules())
