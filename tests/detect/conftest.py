@@ -17,9 +17,9 @@ def scene(draw: np.random.Generator, kinds: Sequence[str]) -> tuple[Image.Image,
     """One or two squares on grey noise, 96x80."""
     noise = draw.integers(60, 140, (80, 96, 1), dtype=np.uint8)
     image = Image.fromarray(np.repeat(noise, 3, axis=2))
-    objects = []
+    objects: list[tuple[str, tuple[int, ...]]] = []
     for column in range(draw.integers(1, 3)):
-        kind = kinds[draw.integers(len(kinds))]
+        kind = kinds[int(draw.integers(len(kinds)))]
         side = int(draw.integers(20, 36))
         left, top = 48 * column + int(draw.integers(0, 48 - side)), int(draw.integers(0, 80 - side))
         ImageDraw.Draw(image).rectangle((left, top, left + side - 1, top + side - 1), fill=KINDS[kind])

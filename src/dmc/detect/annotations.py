@@ -137,6 +137,8 @@ def coco(path: Path, images: Path | None) -> Scenery:
             raise DmcError(f"{path}: annotation {item.get('id')} has the unknown category {item['category_id']}")
         if item["image_id"] not in rows:
             raise DmcError(f"{path}: annotation {item.get('id')} is of the unknown image {item['image_id']}")
+        if len(item.get("bbox", ())) != 4:
+            raise DmcError(f"{path}: annotation {item.get('id')} has no box")
         x, y, width, height = item["bbox"]
         box = (x, y, x + width, y + height)
         rows[item["image_id"]].append((place[item["category_id"]], box, bool(item.get("iscrowd", 0))))

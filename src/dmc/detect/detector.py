@@ -92,9 +92,11 @@ class Detector(Model):
         """A copy that answers for more classes: for the old ones as before, for the new ones at random."""
         if self.arch is None or not self.classes.whole:
             raise DmcError(f"{self.name} cannot grow: it needs an architecture name and all of its own classes")
-        wide = type(self).untrained(self.arch, (*self.names, *names), self.preprocessing, weights=None)
-        wide.arch = self.arch
-        wide.module = create_detector(self.arch, wide.classes.width)
+        classes = Classes.of((*self.names, *names))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for(0, "weights"))
+            module = create_detector(self.arch, classes.width)
+        wide = type(self)(module, classes, self.preprocessing, self.output, self.arch, self.name)
         background = int(self.network.stretches)  # SSD has one more output at each anchor, in front
         old, new = len(self.names) + background, len(wide.names) + background
         own = self.module.state_dict()

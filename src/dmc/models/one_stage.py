@@ -182,6 +182,8 @@ class Blueprint:
         family, resnet_name, timm_name, ssd = match.groups()
         if settings.get("norm", "frozen") not in ("frozen", "batch"):
             raise DmcError(f"{arch}: norm is frozen or batch, not {settings['norm']!r}")
+        if family == "fcos" and int(settings.get("width", 256)) % 64:
+            raise DmcError(f"{arch}: FCOS normalises its heads in 32 groups, so width must be a multiple of 64")
         try:
             return cls(
                 family or "ssd",

@@ -1,0 +1,272 @@
+"""Detectors as users handle them: train, merge, learn, evaluate, look; and section 3.2's numbers by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor, nn
+
+import dmc
+from dmc.data.batch import Batch
+from dmc.detect.consolidation import DetectionDistillation
+from dmc.detect.detector import Detector, suppressed
+from dmc.detect.teachers import DetectorTeachers
+from dmc.errors import DmcError
+from dmc.models.one_stage import Answers, OneStage, create_detector
+from tests.conftest import Answer, tiny
+from tests.detect.conftest import TINY
+
+Dmc = Callable[..., Answer]
+FAMILIES = (
+    "retinanet_resnet18_fpn,width=16,depth=1",
+    TINY,
+    "fcos:timm/test_resnet,width=64,depth=1",
+    "ssdlite320_mobilenet_v3_large",
+)
+
+
+def untrained(names: str, arch: str = TINY, seed: int = 0) -> Detector:
+    detector = Detector.untrained(arch, names, seed=seed, weights=None)
+    detector.name = f"detector-{seed}"
+    return detector
+
+
+class Fixed(OneStage, nn.Module):
+    """Answers every image with given logits and boxes: three anchors side by side."""
+
+    def __init__(self, logits_AK: list[list[float]], boxes_AB: list[list[float]]) -> None:
+        super().__init__()
+        self.logits_AK = nn.Parameter(torch.tensor(logits_AK))
+        self.boxes_AB = nn.Parameter(torch.tensor(boxes_AB))
+
+    def forward(self, images_N3HW: Tensor) -> Answers:
+        n = len(images_N3HW)
+        anchors_A4 = torch.tensor([[10.0 * i, 0, 10.0 * i + 8, 8] for i in range(len(self.logits_AK))])
+        return Answers(self.logits_AK.repeat(n, 1, 1), self.boxes_AB.repeat(n, 1, 1), anchors_A4, [len(anchors_A4)])
+
+    def answer(self, head: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def objective(self, answers: Answers, targets: object) -> dict[str, Tensor]:
+        raise NotImplementedError
+
+    def scores(self, logits_NAK: Tensor, boxes_NAB: Tensor) -> Tensor:
+        return logits_NAK.sigmoid()
+
+    def decoded(self, boxes_MB: Tensor, anchors_M4: Tensor) -> Tensor:
+        return anchors_M4 + boxes_MB
+
+
+def fixed(names: str, logits: list[list[float]], shift: float) -> Detector:
+    boxes = [[float(shift + i)] * 4 for i in range(len(logits))]
+    return Detector(Fixed(logits, boxes), names, output="sigmoid", name=f"fixed {names}")
+
+
+IMAGES = torch.zeros((2, 3, 32, 32), dtype=torch.uint8)
+OLD = [[-5.0, 1.0], [3.0, -2.0], [-6.0, -7.0]]
+NEW = [[2.0], [-4.0], [-5.5]]
+
+
+def test_the_most_probable_anchors_are_selected_with_their_owners_boxes() -> None:
+    """Objectness is the highest logit: 2 (new), 3 (old), -5.5 (new); the best two are anchors 1 and 0."""
+    teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none")
+    places_NS, logits_NST, boxes_NSB = teachers.select(IMAGES, 2)
+    assert places_NS.tolist() == [[1, 0], [1, 0]]
+    assert logits_NST[0].tolist() == [[3, -2, -4], [-5, 1, 2]]
+    assert boxes_NSB[0].tolist() == [[1] * 4, [100] * 4]  # the old model's at anchor 1, the new one's at anchor 0
+    centred = DetectorTeachers(
+        [fixed("ab", OLD, 0), fixed("cd", [[2.0, 0.0], [-4.0, -6.0], [0.0, 0.0]], 100)], "per-teacher"
+    )
+    assert centred.select(IMAGES, 1).logits_NST[0].tolist() == [[2.5, -2.5, 1, -1]]  # Eq. 4 at anchor 1
+
+
+def test_overlapping_classes_are_averaged() -> None:
+    teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("b", NEW, 100)], "none")
+    assert teachers.classes.names == ("a", "b")
+    assert teachers.select(IMAGES, 1).logits_NST[0].tolist() == [[3.0, (-2.0 - 4.0) / 2]]
+
+
+def test_the_loss_is_eq_8() -> None:
+    """(1/t) sum of squares, and the sum over box sides of smooth L1, both averaged over the selected anchors."""
+    teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none")
+    student = fixed("abc", [[-5.0, 1.0, 0.0], [3.0, -2.0, -1.0], [9.0, 9.0, 9.0]], 0.25)
+    found = DetectionDistillation(student, teachers, "l2", anchors=2, box_weight=0.5).losses(
+        Batch(IMAGES, torch.zeros(2))
+    )
+    classes = (2.0**2 / 3 + 3.0**2 / 3) / 2  # anchor 0 is off by 2 in c, anchor 1 by 3
+    boxes = (4 * 0.25**2 / 2 + 4 * (100 - 0.25 - 0.5)) / 2  # anchor 1: 1.25 against 1; anchor 0: 0.25 against 100
+    assert found["classes"].item() == pytest.approx(classes)
+    assert found["boxes"].item() == pytest.approx(boxes)
+    assert found["loss"].item() == pytest.approx(classes + 0.5 * boxes)
+    found["loss"].backward()  # type: ignore[no-untyped-call]
+    gradient = student.module.get_parameter("logits_AK").grad
+    assert gradient is not None
+    assert gradient[2].tolist() == [0, 0, 0]  # an anchor that is not selected is not touched
+
+
+def test_inference_twice_takes_the_best_class_with_its_box() -> None:
+    teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 5)], "none")
+    found = teachers.detections(IMAGES[:1], [(32, 32)])[0]
+    assert found.labels_M.tolist() == [0, 2]  # anchor 1 is an a, anchor 0 a c and no b
+    assert found.scores_M == pytest.approx([1 / (1 + math.exp(-3)), 1 / (1 + math.exp(-2))])
+    assert found.boxes_M4.tolist() == [[11, 1, 19, 9], [5, 5, 13, 13]]
+
+
+def test_overlapping_candidates_of_one_class_are_suppressed() -> None:
+    boxes = torch.tensor([[0.0, 0, 10, 10], [1.0, 0, 11, 10], [50.0, 50, 60, 60], [0.0, 0, 10, 10]])
+    scores = torch.tensor([[0.9, 0.0], [0.8, 0.0], [0.01, 0.0], [0.0, 0.7]])
+    found = suppressed(scores, lambda places: boxes[places], (100, 100))
+    assert found.labels_M.tolist() == [0, 1]  # another class may lie at the same place, and 0.01 is too little
+    assert found.scores_M == pytest.approx([0.9, 0.7])
+
+
+@pytest.mark.parametrize("arch", FAMILIES)
+def test_every_family_trains_saves_and_loads(arch: str, tmp_path: Path) -> None:
+    detector = untrained("ab", arch)
+    images = torch.randint(0, 256, (2, 3, 320, 320), dtype=torch.uint8)
+    answers = detector.answers(images)
+    targets = [{"boxes": torch.tensor([[20.0, 30, 120, 140]]), "labels": torch.tensor([1])}]
+    targets.append({"boxes": torch.zeros((0, 4)), "labels": torch.zeros(0, dtype=torch.long)})
+    detector.module.train()
+    losses = detector.network.objective(detector.answers(images), targets)
+    torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
+    assert all(torch.isfinite(loss) for loss in losses.values())
+    detector.module.eval()
+    loaded = dmc.load(detector.save(tmp_path / "d"))
+    assert isinstance(loaded, Detector)
+    assert (loaded.arch, loaded.names, loaded.preprocessing) == (detector.arch, ("a", "b"), detector.preprocessing)
+    torch.testing.assert_close(loaded.answers(images).logits_NAK, detector.answers(images).logits_NAK)
+    assert answers.logits_NAK.shape[1] == len(answers.anchors_A4) == sum(answers.levels)
+    assert "object-detection" in (tmp_path / "d" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("arch", FAMILIES)
+def test_a_widened_detector_answers_as_before(arch: str) -> None:
+    old = untrained("ab", arch)
+    wide = old.widened("cde")
+    images = torch.randint(0, 256, (1, 3, 320, 320), dtype=torch.uint8)
+    with torch.no_grad():
+        before, after = old.answers(images), wide.answers(images)
+    torch.testing.assert_close(after.logits_NAK[..., :2], before.logits_NAK)
+    torch.testing.assert_close(after.boxes_NAB, before.boxes_NAB)
+
+
+@pytest.mark.parametrize("arch", FAMILIES)
+def test_every_family_consolidates(arch: str, unlabeled: Path) -> None:
+    schedule = dmc.Schedule(epochs=1, lr=1e-4, algorithm="adam", batch_size=20)
+    teachers = [untrained("ab", arch), untrained("c", arch, seed=1)]
+    size = 96 if "ssd" not in arch else None
+    merged = dmc.consolidate(teachers, unlabeled, size=size, weights=None, schedule=schedule)
+    assert merged.names == ("a", "b", "c")
+
+
+def test_ssd_scores_are_a_softmax_against_the_background() -> None:
+    network = create_detector("ssdlite320_mobilenet_v3_large", 2).eval()
+    assert isinstance(network, OneStage)
+    images = torch.randn(1, 3, 320, 320)
+    with torch.no_grad():
+        features = list(network.backbone(images).values())  # type: ignore[operator]
+        own = F.softmax(network.head(features)["cls_logits"], dim=-1)  # type: ignore[operator]
+        answers = network.forward(images)
+        torch.testing.assert_close(network.scores(answers.logits_NAK, answers.boxes_NAB), own[..., 1:])
+
+
+def test_anchors_are_the_papers() -> None:
+    """9 at each place of P3 to P7: three scales of 4 times the stride, three shapes."""
+    answers = untrained("a", "retinanet_resnet18_fpn,width=16").answers(
+        torch.zeros((1, 3, 128, 128), dtype=torch.uint8)
+    )
+    assert answers.levels == [9 * n * n for n in (16, 8, 4, 2, 1)]
+    areas = (answers.anchors_A4[:, 2:] - answers.anchors_A4[:, :2]).prod(dim=1)
+    assert areas[:9].sqrt().tolist() == pytest.approx([32, 40, 50] * 3, rel=0.02)
+
+
+def test_mixed_backbones_merge_and_other_anchors_do_not(unlabeled: Path) -> None:
+    quick = dmc.Schedule(epochs=1, lr=1e-4, batch_size=40)
+    other = untrained("c", "retinanet:timm/test_efficientnet,width=24,depth=2,scale=2", seed=1)
+    assert dmc.consolidate([untrained("ab"), other], unlabeled, size=64, weights=None, schedule=quick).names == tuple(
+        "abc"
+    )
+    for arch in ("retinanet:timm/test_resnet,width=16,depth=1", "fcos:timm/test_resnet,width=64"):
+        with pytest.raises(DmcError, match="lay their anchors differently"):
+            dmc.consolidate([untrained("ab"), untrained("c", arch)], unlabeled, weights=None)
+
+
+def test_bad_combinations(tmp_path: Path, unlabeled: Path) -> None:
+    detector = untrained("ab")
+    cases: tuple[tuple[list[Any], dict[str, Any], str], ...] = (
+        ([detector, tiny("cd")], {}, "is a classifier and detector-0 a detector"),
+        ([detector, untrained("c")], {"centring": "per-teacher"}, r"one class \('c'\).*use --centring none"),
+        ([detector, untrained("c")], {"loss": "kd"}, "detectors have log-odds"),
+        ([detector, untrained("c")], {"temperature": 3.0}, "temperature is a setting of classifiers"),
+        ([tiny("ab"), tiny("cd")], {"anchors": 5}, "anchors is a setting of detectors"),
+        ([detector, untrained("c")], {"arch": "retinanet_resnet19_fpn"}, "unknown detector 'retinanet_resnet19_fpn'"),
+        ([detector, untrained("c")], {"weights": "nowhere.pth"}, "no such weights: nowhere.pth"),
+        ([detector, untrained("c")], {"arch": "retinanet:timm/vit_tiny_patch16_224"}, "a pyramid needs 8, 16 and 32"),
+        ([detector, untrained("c")], {"arch": "retinanet:timm/nonsense"}, "cannot make a backbone of timm/nonsense"),
+    )
+    for teachers, settings, words in cases:
+        given = settings if isinstance(teachers[0], dmc.Specialist) else {"weights": None, **settings}
+        with pytest.raises(DmcError, match=words):
+            dmc.consolidate(teachers, unlabeled, **given)
+
+
+def test_backbone_weights_from_a_file(tmp_path: Path) -> None:
+    import timm
+    from safetensors.torch import save_file
+
+    torch.manual_seed(5)
+    weights = timm.create_model("test_resnet").state_dict()
+    save_file(weights, tmp_path / "w.safetensors")
+    detector = Detector.untrained(TINY, "ab", weights=str(tmp_path / "w.safetensors"))
+    own = detector.module.state_dict()
+    assert torch.equal(own["backbone.body.conv1.0.weight"], weights["conv1.0.weight"])
+    frozen = {name for name, p in detector.module.named_parameters() if not p.requires_grad}
+    assert "backbone.body.conv1.0.weight" in frozen  # the general first layers stay as they are
+    assert not any("layer3" in name or "layer4" in name or "head" in name for name in frozen)
+    resnet = timm.create_model("resnet18").state_dict()
+    save_file(resnet, tmp_path / "r.safetensors")
+    with pytest.raises(DmcError, match="cannot make a backbone of timm/test_resnet"):
+        Detector.untrained(TINY, "ab", weights=str(tmp_path / "r.safetensors"))
+
+
+def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled: Path, tmp_path: Path) -> None:
+    """Two detectors that know different squares become one, which then learns a third."""
+    short = ("--weights", "random", "--lr-shape", "one-cycle", "--lr", 0.005, "--size", 64)
+    arch = ("--arch", TINY)
+    for name, kinds in (("rg", "red,green"), ("b", "blue")):
+        said = dmc("train", squares, "-o", tmp_path / name, *arch, "--keep", kinds, "--epochs", 15, *short)
+        assert said.code == 0, said.err
+    said = dmc("check", tmp_path / "rg", tmp_path / "b", "--aux", unlabeled, "--weights", "random")
+    assert said.code == 0, said.err
+    assert "64 pixels on the shorter side" in said.out
+    merge = ("consolidate", tmp_path / "rg", tmp_path / "b", "--aux", unlabeled, "-o", tmp_path / "m")
+    said = dmc(*merge, "--epochs", 25, *short)
+    assert said.code == 0, said.err
+    assert json.loads((tmp_path / "m" / "config.json").read_text())["dmc"]["task"] == "object-detection"
+    test = f"{squares},split=val"
+    found = json.loads(dmc("evaluate", tmp_path / "m", test, "--json").out)
+    assert found["images"] == 20
+    assert found["per_class"]["red"]["area"] > 0.5
+    assert found["per_class"]["green"]["area"] > 0.5
+    assert "VOC07 AP" in dmc("evaluate", tmp_path / "m", test).out
+    image = squares / "JPEGImages" / "val_000.jpg"
+    said = dmc("predict", tmp_path / "m", image, "--json", "--draw", tmp_path / "drawn", "--least", 0.2)
+    (answer,) = json.loads(said.out)
+    assert {"class", "score", "box"} == set(answer["objects"][0])
+    with Image.open(tmp_path / "drawn" / "val_000.png") as picture:
+        assert picture.size == (96, 80)
+    assert "val_000.jpg: " in dmc("predict", tmp_path / "m", image).out
+    said = dmc("learn", tmp_path / "rg", squares, "--keep", "blue", "--aux", unlabeled, "-o", tmp_path / "l",
+               "--specialist-epochs", 1, "--epochs", 1, *short)  # fmt: skip
+    assert said.code == 0, said.err
+    assert "3 classes" in said.out
+    assert dmc("evaluate", tmp_path / "rg", test).code == 2  # it does not know blue

@@ -1,0 +1,210 @@
+"""Annotations in both layouts, what is wrong with them, and how images and boxes become batches."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dmc.data.feed import open_feed
+from dmc.data.opening import open_images
+from dmc.data.sources import Record
+from dmc.detect.annotations import Scenery, open_scenes
+from dmc.detect.scenes import SceneBatch, Scenes
+from dmc.errors import DmcError
+from tests.detect.conftest import write_voc
+
+
+def voc_with(folder: Path, objects: str, size: str = "<size><width>40</width><height>30</height></size>") -> Path:
+    for part in ("Annotations", "JPEGImages"):
+        (folder / part).mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (40, 30)).save(folder / "JPEGImages" / "a.jpg")
+    (folder / "Annotations" / "a.xml").write_text(f"<annotation><filename>a.jpg</filename>{size}{objects}</annotation>")
+    return folder
+
+
+def voc_object(name: str, *box: float, difficult: int = 0) -> str:
+    sides = "".join(f"<{side}>{v}</{side}>" for side, v in zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True))
+    return f"<object><name>{name}</name><difficult>{difficult}</difficult><bndbox>{sides}</bndbox></object>"
+
+
+def only(source: Scenery) -> Record:
+    (record,) = source.records()
+    return record
+
+
+def test_voc_pixels_become_borders(tmp_path: Path) -> None:
+    folder = voc_with(tmp_path, voc_object("cat", 1, 1, 40, 30) + voc_object("dog", 3, 5, 3, 5, difficult=1))
+    source = open_scenes(folder)
+    objects = only(source).objects
+    assert objects is not None
+    assert source.classes == ("cat", "dog")
+    assert objects.boxes_M4.tolist() == [[0, 0, 40, 30], [2, 4, 3, 5]]  # one pixel is one wide
+    assert objects.difficult_M.tolist() == [False, True]
+    assert (objects.width, objects.height) == (40, 30)
+
+
+def test_a_missing_size_is_read_from_the_image(tmp_path: Path) -> None:
+    objects = only(open_scenes(voc_with(tmp_path, voc_object("cat", 1, 1, 9, 9), size=""))).objects
+    assert objects is not None
+    assert (objects.width, objects.height) == (40, 30)
+
+
+def test_boxes_outside_are_cut_and_empty_ones_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    inside, outside = voc_object("cat", -4, 20, 20, 90), voc_object("cat", 60, 1, 70, 9)
+    source = open_scenes(voc_with(tmp_path, inside + outside + voc_object("cat", 9, 9, 8, 20)))
+    objects = only(source).objects
+    assert objects is not None
+    assert objects.boxes_M4.tolist() == [[0, 19, 20, 30]]
+    assert "2 boxes cover nothing of their image and are left out (first: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("objects", "words"),
+    [
+        ("<object><name>cat", "a.xml: mismatched tag"),
+        (voc_object("", 1, 1, 5, 5), "a.xml has an object without a name"),
+        ("<object><name>cat</name><bndbox><xmin>one</xmin></bndbox></object>", "a.xml: could not convert string"),
+    ],
+)
+def test_bad_xml(tmp_path: Path, objects: str, words: str) -> None:
+    with pytest.raises(DmcError, match=words):
+        open_scenes(voc_with(tmp_path, objects))
+
+
+def test_splits(tmp_path: Path) -> None:
+    write_voc(tmp_path, 3, ["red"], split="train")
+    write_voc(tmp_path, 2, ["red"], split="val")
+    assert (len(open_scenes(tmp_path)), len(open_scenes(f"{tmp_path},split=val"))) == (3, 2)
+    with pytest.raises(DmcError, match=r"has no split 'test' \(it has: train, val\)"):
+        open_scenes(f"{tmp_path},split=test")
+    with pytest.raises(DmcError, match="holds no boxes"):
+        open_scenes(tmp_path / "JPEGImages")
+
+
+def coco_file(folder: Path, **changes: object) -> Path:
+    content = {
+        "images": [{"id": 7, "file_name": "a.png", "width": 20, "height": 10}, {"id": 8, "file_name": "b.png"}],
+        "categories": [{"id": 5, "name": "dog"}, {"id": 2, "name": "cat"}],
+        "annotations": [
+            {"id": 1, "image_id": 7, "category_id": 5, "bbox": [2, 3, 4, 5], "iscrowd": 0},
+            {"id": 2, "image_id": 7, "category_id": 2, "bbox": [0, 0, 20, 10], "iscrowd": 1},
+        ],
+    }
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (20, 10)).save(folder / name)
+    path = folder / "instances.json"
+    path.write_text(json.dumps(content | changes))
+    return path
+
+
+def test_coco(tmp_path: Path) -> None:
+    source = open_scenes(coco_file(tmp_path))
+    assert source.classes == ("cat", "dog")  # in the order of their ids
+    first, second = source.records()
+    assert first.objects is not None
+    assert second.objects is not None
+    assert first.objects.boxes_M4.tolist() == [[2, 3, 6, 8], [0, 0, 20, 10]]
+    assert first.objects.labels_M.tolist() == [1, 0]
+    assert first.objects.difficult_M.tolist() == [False, True]
+    assert len(second.objects.labels_M) == 0  # images without objects are kept
+    assert second.objects.width == 20
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"annotations": [{"id": 9, "image_id": 7, "category_id": 1, "bbox": [0, 0, 1, 1]}]}, "unknown category 1"),
+        ({"annotations": [{"id": 9, "image_id": 1, "category_id": 2, "bbox": [0, 0, 1, 1]}]}, "unknown image 1"),
+        ({"annotations": [{"id": 9, "image_id": 7, "category_id": 2, "bbox": [0, 0]}]}, "annotation 9 has no box"),
+    ],
+)
+def test_bad_coco(tmp_path: Path, changes: dict[str, object], words: str) -> None:
+    with pytest.raises(DmcError, match=words):
+        open_scenes(coco_file(tmp_path, **changes))
+
+
+def test_broken_json(tmp_path: Path) -> None:
+    path = tmp_path / "instances.json"
+    path.write_text("{")
+    with pytest.raises(DmcError, match=r"cannot read .*instances.json"):
+        open_scenes(path)
+    path.write_text('{"images": []}')
+    with pytest.raises(DmcError, match="it has no 'annotations'"):
+        open_scenes(path)
+
+
+def test_other_classes_are_hidden(squares: Path) -> None:
+    everything = open_scenes(squares)
+    red = everything.keep(["red"])
+    assert 0 < len(red) < len(everything)
+    assert all(set(r.objects.labels_M) == {0} for r in red.records() if r.objects is not None)
+    assert len(everything.keep(["red"], empty=True)) == len(everything)
+
+
+def test_the_shorter_side_is_resized_and_batches_are_padded() -> None:
+    framing = Scenes(64)
+    assert framing.shape(200, 100) == (107, 53)  # 128 would be longer than 1333/800 of the size
+    assert framing.shape(90, 100) == (64, 71)
+    wide, tall = (framing(Image.new("RGB", size, "white")) for size in ((96, 80), (80, 96)))
+    assert (tuple(wide.shape), tuple(tall.shape)) == ((3, 64, 77), (3, 77, 64))
+    batch = framing.batch([(Record(b"", -1, "w"), wide), (Record(b"", -1, "t"), tall)])
+    assert tuple(batch.images_N3HW.shape) == (2, 3, 96, 96)
+    assert batch.images_N3HW[0, 0].float().sum() == 255 * 64 * 77  # the rest is black
+    assert batch.sizes == [(64, 77), (77, 64)]
+
+
+def test_boxes_follow_their_image(squares: Path) -> None:
+    """In the middle of every box, resized or mirrored, there is the colour of its class."""
+    source = open_scenes(squares)
+    torch.manual_seed(0)
+    for batch in open_feed(source, Scenes(50)).in_order(20):
+        assert isinstance(batch, SceneBatch)
+        for shown in (batch, batch.augmented(None, flip=True)):
+            for image, boxes, labels in zip(shown.images_N3HW, shown.boxes, shown.labels, strict=True):
+                for (left, top, right, bottom), label in zip(boxes.tolist(), labels.tolist(), strict=True):
+                    middle = image[:, int((top + bottom) / 2), int((left + right) / 2)]
+                    assert source.classes[label] == ("red", "green", "blue")[int(middle.argmax())]
+                    inside = image[:, int(top) + 2 : int(bottom) - 1, int(left) + 2 : int(right) - 1].float()
+                    assert inside.std(dim=(1, 2)).max() < 40  # nothing but the square
+
+
+def test_half_of_the_images_are_mirrored(squares: Path) -> None:
+    torch.manual_seed(0)
+    (batch,) = open_feed(open_scenes(squares), Scenes(50)).in_order(60)
+    assert isinstance(batch, SceneBatch)
+    moved = (batch.augmented(None, flip=True).images_N3HW != batch.images_N3HW).flatten(1).any(dim=1)
+    assert 15 < int(moved.sum()) < 45
+    assert batch.augmented(None, flip=False) is batch
+
+
+def test_difficult_objects_are_not_trained_on(tmp_path: Path) -> None:
+    folder = voc_with(tmp_path, voc_object("cat", 1, 1, 40, 30) + voc_object("cat", 3, 5, 9, 9, difficult=1))
+    (batch,) = open_feed(open_scenes(folder), Scenes(60)).in_order(1)
+    assert isinstance(batch, SceneBatch)
+    assert batch.boxes[0].tolist() == [[0, 0, 80, 60]]
+
+
+def test_a_huge_jpeg_is_decoded_at_a_fraction_and_a_huge_png_is_refused(tmp_path: Path) -> None:
+    """20,000 x 16,000 pixels: almost 1 GB as RGB, and more than PIL likes to open at all."""
+    image = Image.new("L", (20_000, 16_000), 128)
+    image.save(tmp_path / "huge.jpg", quality=1)
+    for i in range(19):
+        Image.new("RGB", (64, 64)).save(tmp_path / f"{i}.png")
+    feed = open_feed(open_images(tmp_path), Scenes(64))
+    assert (feed.count, len(feed.skipped)) == (20, 0)
+    image.save(tmp_path / "huge.png", compress_level=1)
+    feed = open_feed(open_images(tmp_path), Scenes(64))
+    assert (feed.count, [Path(name).name for name in feed.skipped.names]) == (20, ["huge.png"])
+
+
+def test_images_that_do_not_fit_are_streamed(squares: Path) -> None:
+    source = open_scenes(squares)
+    held, streamed = open_feed(source, Scenes(40)), open_feed(source, Scenes(40), memory=1000)
+    assert type(held) is not type(streamed)
+    for ours, theirs in zip(held.in_order(7), streamed.in_order(7), strict=True):
+        assert np.array_equal(ours.images_N3HW.numpy(), theirs.images_N3HW.numpy())
