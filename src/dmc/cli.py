@@ -238,7 +238,9 @@ def bench(
 def reproduce(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A recipe; --list shows all")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder [default: reproduced/NAME-PROFILE]")] = None,
-    orders: Orders = 5,
+    orders: Annotated[
+        int | None, typer.Option(min=1, help="Class orders, of detectors seeds [default: 5; detectors 1]")
+    ] = None,
     profile: ProfileName = "paper",
     also: Annotated[
         list[str] | None, typer.Option(help="Compare one more setting: 'My photos: {aux: photos/}'")
@@ -252,28 +254,24 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Repeat a table or figure of the paper, beside its published numbers."""
-    from dmc.bench.datasets import download as fetch
-    from dmc.bench.reproduce import Reproduction, listed, needed_data
-    from dmc.recipes.recipe import load_recipes, parsed_variants, recipe_named
-    from dmc.report.reproduce import as_list, as_table, draw
+    from dmc.bench.reproduce import known_recipes, recipe_job
+    from dmc.report.reproduce import as_list
 
     if show:
-        recipes = {key: listed(recipe, profile) for key, recipe in load_recipes().items()}
+        recipes = known_recipes(profile)
         print(json.dumps(recipes, indent=2) if as_json else as_list(recipes))
         return
     if name is None:
         raise DmcError("say which recipe; dmc reproduce --list shows all")
-    recipe = recipe_named(name)
-    if download:
-        fetch(needed_data(recipe, profile), data_root)
     folder = out or Path("reproduced") / f"{name}-{profile}"
-    job = Reproduction(name, recipe, profile, orders, folder, data_root, parsed_variants(also or []))
-    benches = job.run(skip_missing)
-    rows = job.rows(benches)
-    (folder / "table.md").write_text(as_table(job, rows) + "\n", encoding="utf-8")
+    job = recipe_job(name, profile, orders, folder, data_root, also or [], skip_missing)
+    if download:
+        job.download()
+    rows = job.run()
+    table = job.report(rows)
+    (folder / "table.md").write_text(table + "\n", encoding="utf-8")
     (folder / "results.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    draw(job, benches, rows, folder / "figure.png")
-    print(json.dumps(rows, indent=2) if as_json else as_table(job, rows))
+    print(json.dumps(rows, indent=2) if as_json else table)
 
 
 def consolidation_schedule(first: "Specialist | Detector") -> "Schedule":

@@ -13,7 +13,6 @@ from PIL import Image
 
 from dmc.bench.runner import FACTORS
 from dmc.methods import METHODS
-from dmc.recipes.profile import read_recipes
 from dmc.recipes.recipe import comparisons, load_recipes, published
 from tests.conftest import Answer, write_images
 
@@ -146,8 +145,8 @@ def test_bad_input(dmc: Dmc, data_root: Path, tmp_path: Path, arguments: tuple[s
 
 def test_published_rows_fit_the_recipes() -> None:
     """A row whose names fit nothing would never be shown."""
-    for name, rows in read_recipes("published.yaml").items():
-        recipe = load_recipes()[name]
+    for name, recipe in load_recipes().items():
+        rows = published(name)
         settings = {c.setting for c in comparisons(recipe, "paper", {})}
         for row in rows:
             assert row["setting"] in settings

@@ -13,6 +13,10 @@ TINY = "retinanet:timm/test_resnet,width=16,depth=1,scale=2"
 KINDS = {"red": "#ff2020", "green": "#20ff20", "blue": "#2040ff"}
 
 
+def hash_of(kind: str) -> int:
+    return int.from_bytes(kind.encode()[:3], "big")
+
+
 def scene(draw: np.random.Generator, kinds: Sequence[str]) -> tuple[Image.Image, list[tuple[str, tuple[int, ...]]]]:
     """One or two squares on grey noise, 96x80."""
     noise = draw.integers(60, 140, (80, 96, 1), dtype=np.uint8)
@@ -22,7 +26,9 @@ def scene(draw: np.random.Generator, kinds: Sequence[str]) -> tuple[Image.Image,
         kind = kinds[int(draw.integers(len(kinds)))]
         side = int(draw.integers(20, 36))
         left, top = 48 * column + int(draw.integers(0, 48 - side)), int(draw.integers(0, 80 - side))
-        ImageDraw.Draw(image).rectangle((left, top, left + side - 1, top + side - 1), fill=KINDS[kind])
+        ImageDraw.Draw(image).rectangle(
+            (left, top, left + side - 1, top + side - 1), fill=KINDS.get(kind, f"#{hash_of(kind):06x}")
+        )
         objects.append((kind, (left + 1, top + 1, left + side, top + side)))  # VOC counts from 1, both ends inclusive
     return image, objects
 

@@ -79,9 +79,47 @@ def open_dataset(name: str, root: Path | None) -> Splits:
     raise DmcError(missing(name, root))
 
 
+def open_dataset_folder(name: str, root: Path | None) -> tuple[Path, str, str]:
+    """For detection: a folder and two parts of it, training and test or annotations and images."""
+    parts = FOLDERS[name]
+    for base in (root, root / "aux") if root else ():
+        if parts.there(base):
+            return base / parts.folder, parts.first, parts.second
+    raise DmcError(missing(name, root))
+
+
+class Parts(NamedTuple):
+    folder: str
+    first: str
+    second: str
+    file: str = "{}"  # by which a part is known to be there
+
+    @property
+    def needed(self) -> list[str]:
+        return [self.file.format(part) for part in (self.first, self.second)]
+
+    def there(self, root: Path) -> bool:
+        return all((root / self.folder / file).exists() for file in self.needed)
+
+
+FOLDERS = {
+    "voc2007": Parts("VOCdevkit/VOC2007", "trainval", "test", "ImageSets/Main/{}.txt"),
+    "voc-small": Parts("voc2012_lite", "train", "val", "ImageSets/Main/{}.txt"),
+    "coco2017": Parts("coco", "annotations/instances_train2017.json", "train2017"),
+}
+
+
+def described(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    about = {name: DATASETS[name] for name in names}
+    return {name: {"what": a.images, "size": a.size, "from": a.page} for name, a in about.items()}
+
+
 def missing(name: str, root: Path | None) -> str:
     about = DATASETS[name]
-    wanted = " or ".join(" and ".join(layout.patterns) for layout in LAYOUTS[name])
+    if name in FOLDERS:
+        wanted = f"{FOLDERS[name].folder}/ with {' and '.join(FOLDERS[name].needed)}"
+    else:
+        wanted = " or ".join(" and ".join(layout.patterns) for layout in LAYOUTS[name])
     where = f"under {root}" if root else "under a data root (--data-root, or DMC_DATA)"
     hub = f"; parquet copy: hf-hub {about.hub}" if about.hub else ""
     fetch = "; --download fetches it" if about.archives or about.hub else ""
@@ -96,7 +134,7 @@ def download(names: Iterable[str], root: Path | None) -> None:
         raise DmcError("--download needs to know where to: give --data-root (or set DMC_DATA)")
     for name in names:
         about = DATASETS[name]
-        if any(layout.found(root) for layout in LAYOUTS[name]):
+        if _there(name, root):
             continue
         print(f"fetching {about.title}, {about.size}, into {root}", file=sys.stderr)
         try:
@@ -112,6 +150,12 @@ def download(names: Iterable[str], root: Path | None) -> None:
                 )
         except Exception as error:  # whatever networks, servers and archives do
             raise DmcError(f"cannot fetch {about.title}: {first_line(error)}; {missing(name, root)}") from None
+
+
+def _there(name: str, root: Path) -> bool:
+    if name in LAYOUTS:
+        return any(layout.found(root) for layout in LAYOUTS[name])
+    return FOLDERS[name].there(root)
 
 
 def excluded(file: str) -> dict[str, str]:

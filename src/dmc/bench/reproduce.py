@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from dmc.bench import streams
-from dmc.bench.datasets import DATASETS
+from dmc.bench import datasets, streams
+from dmc.bench.detection import DetectionReproduction, load_detection_profile, load_detection_recipes
 from dmc.bench.metrics import Matrix
 from dmc.bench.runner import Bench, confusion
-from dmc.errors import DmcError
+from dmc.errors import DmcError, nearest
 from dmc.loading import load
 from dmc.methods import METHODS, method_named
 from dmc.recipes.profile import load_profile
-from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, published
+from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, load_recipes, parsed_variants, published
 from dmc.report.bench import collected, mean_std, summary
 
 Row = dict[str, Any]  # setting, row, orders, and for each column what was measured and what was published
@@ -36,6 +36,7 @@ class Reproduction:
     folder: Path
     data_root: Path | None = None
     also: Mapping[str, Changes] = field(default_factory=dict)
+    skip_missing: bool = False  # leave out settings whose data is not there
 
     def benches(self) -> dict[str, Bench]:
         return {c.setting: self._bench(c) for c in comparisons(self.recipe, self.profile, self.also)}
@@ -50,21 +51,37 @@ class Reproduction:
             common=self.folder / f"common-g{comparison.group_size}",
         )
 
-    def run(self, skip_missing: bool) -> dict[str, Bench]:
+    def download(self) -> None:
+        datasets.download(needed_data(self.recipe, self.profile), self.data_root)
+
+    def run(self) -> list[Row]:
         """Everything that is not finished yet. All data is looked for before anything trains."""
+        benches = self.ready()
+        for bench in benches.values():
+            bench.run_all([method_named(name) for name in self.recipe.methods], self.orders)
+        return self.rows(benches)
+
+    def report(self, rows: Sequence[Row]) -> str:
+        """Draws the figure, gives the table."""
+        from dmc.report import reproduce
+
+        benches = {setting: bench for setting, bench in self.benches().items() if bench.folder.exists()}
+        reproduce.draw(self, benches, rows, self.folder / "figure.png")
+        return reproduce.as_table(self, rows)
+
+    def ready(self) -> dict[str, Bench]:
+        """The settings whose data is there."""
         ready: dict[str, Bench] = {}
         for setting, bench in self.benches().items():
             try:
                 bench.open(0)
                 ready[setting] = bench
             except DmcError as error:
-                if not skip_missing:
+                if not self.skip_missing:
                     raise
                 print(f"{setting} is left out: {error}", file=sys.stderr)
         if not ready:
             raise DmcError(f"{self.name}: the data of every setting is missing")
-        for bench in ready.values():
-            bench.run_all([method_named(name) for name in self.recipe.methods], self.orders)
         return ready
 
     def rows(self, benches: Mapping[str, Bench]) -> list[Row]:
@@ -81,6 +98,37 @@ class Reproduction:
             paper = known.get((row["setting"], row["row"]), {})
             row["published"] = {column: paper[column] for column in self.recipe.columns if column in paper}
         return found
+
+
+def recipe_job(
+    name: str,
+    profile: str,
+    orders: int | None,
+    folder: Path,
+    data_root: Path | None,
+    also: Sequence[str],
+    skip_missing: bool,
+) -> Reproduction | DetectionReproduction:
+    """What is to be done for a recipe of either kind."""
+    classifiers, detectors = load_recipes(), load_detection_recipes()
+    known = [*classifiers, *detectors]
+    if name not in known:
+        raise DmcError(f"unknown recipe {name!r}{nearest(name, known)} (known: {', '.join(known)})")
+    if name in detectors:
+        if also or skip_missing:
+            raise DmcError(f"{name} is about detectors: --also and --skip-missing are for classifiers")
+        settings = load_detection_profile(profile)
+        return DetectionReproduction(name, detectors[name], settings, orders or 1, folder, data_root)
+    return Reproduction(
+        name, classifiers[name], profile, orders or 5, folder, data_root, parsed_variants(also), skip_missing
+    )
+
+
+def known_recipes(profile: str) -> dict[str, dict[str, Any]]:
+    """What `--list` shows."""
+    found = {name: listed(recipe, profile) for name, recipe in load_recipes().items()}
+    settings = load_detection_profile(profile)
+    return found | {name: recipe.listed(settings) for name, recipe in load_detection_recipes().items()}
 
 
 def needed_data(recipe: Recipe, profile: str) -> list[str]:
@@ -100,10 +148,7 @@ def listed(recipe: Recipe, profile: str) -> dict[str, Any]:
         "methods": list(shown.methods),
         "settings": list(shown.variants),
         "classes": shown.settings.get("classes", default.classes),
-        "data": {
-            name: {"what": DATASETS[name].images, "size": DATASETS[name].size, "from": DATASETS[name].page}
-            for name in needed_data(recipe, profile)
-        },
+        "data": datasets.described(needed_data(recipe, profile)),
     }
 
 

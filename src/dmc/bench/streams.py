@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dmc.bench.datasets import DATASETS, open_dataset
+from dmc.bench.datasets import DATASETS, LAYOUTS, open_dataset
 from dmc.bench.digits import digits, letters
 from dmc.data.opening import open_images, open_labeled
 from dmc.data.sources import Kept, Source, held_out, sampled
@@ -95,7 +95,7 @@ def _labeled(stream: str, data_root: Path | None) -> tuple[Source, Source]:
 
 
 def _aux(stream: str, wanted: str | None, data_root: Path | None) -> Source:
-    if wanted in DATASETS:
+    if wanted in LAYOUTS:
         return open_dataset(wanted, data_root).train
     if wanted is not None:
         return open_images(wanted)

@@ -44,9 +44,13 @@ class Feed(ABC):
         while True:
             generator = torch.Generator().manual_seed(seed_for(seed, "order", step // steps))
             order_N = torch.randperm(self.count, generator=generator)
-            for _ in range(step % steps, steps):
-                yield order_N[slice(*self.bounds(step, batch_size))]
+            for places in self.arranged(order_N, batch_size, generator)[step % steps :]:
+                yield places
                 step += 1
+
+    def arranged(self, order_N: Tensor, batch_size: int, generator: torch.Generator) -> list[Tensor]:
+        """One pass, cut into batches."""
+        return [order_N[slice(*self.bounds(i, batch_size))] for i in range(self.steps(batch_size))]
 
     @abstractmethod
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
@@ -75,15 +79,21 @@ class Pool(Feed):
 
 
 class Gallery(Feed):
-    """Images of different shapes, as a list."""
+    """Images of different shapes, as a list. Tall and wide ones go into different batches, which need less padding."""
 
     def __init__(self, framed: list[tuple[Record, Tensor]], framing: Framing, skipped: Skipped) -> None:
         self.framed, self.framing, self.skipped = framed, framing, skipped
         self.count = len(framed)
+        self.tall_N = torch.tensor([image.shape[1] > image.shape[2] for _, image in framed])
 
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
         for places in self.shuffled(seed, batch_size, first_step):
             yield self.framing.batch([self.framed[i] for i in places.tolist()])
+
+    def arranged(self, order_N: Tensor, batch_size: int, generator: torch.Generator) -> list[Tensor]:
+        by_shape_N = order_N[self.tall_N[order_N].int().argsort(stable=True)]
+        batches = super().arranged(by_shape_N, batch_size, generator)
+        return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
         for step in range(self.steps(batch_size)):

@@ -88,6 +88,8 @@ class DetectorConsolidation(Plan[Detector]):
         seed: int = 0,
         memory: int = MEMORY,
     ) -> None:
+        if len(teachers) < 2:
+            raise DmcError("consolidation needs at least two teachers")
         self.teachers = DetectorTeachers(teachers, centring)
         super().__init__(aux, schedule, seed, memory)
         if loss == "kd":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self
 
@@ -30,14 +31,13 @@ class Selected(NamedTuple):
 
 class DetectorTeachers:
     def __init__(self, detectors: Sequence[Detector], centring: Centring | None = None) -> None:
-        if len(detectors) < 2:
-            raise DmcError("consolidation needs at least two teachers")
         self.centring: Centring = centring or DEFAULT_CENTRING
         for teacher in detectors:
             if len(teacher.classes) == 1 and self.centring == "per-teacher":
-                raise DmcError(
+                print(
                     f"{teacher.name} has one class ({teacher.names[0]!r}): its normalised logit is always 0 (Eq. 4), "
-                    "so it teaches nothing; use --centring none"
+                    "so it teaches nothing about it",
+                    file=sys.stderr,
                 )
             teacher.module.eval()
         self.specialists = list(detectors)

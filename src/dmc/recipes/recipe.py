@@ -9,7 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from dmc.errors import DmcError, nearest
+from dmc.errors import DmcError
 from dmc.recipes.profile import Profile, load_profile, read_recipes
 
 Changes = dict[str, Any]
@@ -48,13 +48,6 @@ class Comparison:
 
 def load_recipes() -> dict[str, Recipe]:
     return {name: Recipe.model_validate(content) for name, content in read_recipes("recipes.yaml").items()}
-
-
-def recipe_named(name: str) -> Recipe:
-    recipes = load_recipes()
-    if name not in recipes:
-        raise DmcError(f"unknown recipe {name!r}{nearest(name, recipes)} (known: {', '.join(recipes)})")
-    return recipes[name]
 
 
 def comparisons(recipe: Recipe, profile: str, also: Mapping[str, Changes]) -> list[Comparison]:

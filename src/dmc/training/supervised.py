@@ -17,7 +17,7 @@ from dmc.data.opening import open_labeled
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.errors import DmcError
-from dmc.loading import load
+from dmc.loading import load_any
 from dmc.models.build import default_preprocessing
 from dmc.specialist import Model, Output, Specialist
 from dmc.training.loop import Task, fit
@@ -121,7 +121,7 @@ def fit_run(
     """Train inside a run's folder, or read what it has finished."""
     if run.finished:
         run.recall(task.notes())
-        found = load(run.folder)
+        found = load_any(run.folder)
         assert isinstance(found, type(model))
         return found
     feed = open_feed(source, model.framing, memory)

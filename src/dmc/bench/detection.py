@@ -1,0 +1,291 @@
+"""The paper's detection tables: which models stand in their rows, how each is made, what it scores.
+
+DIR/SPLIT/models/NAME   a model and its run, shared by the rows that build on it
+DIR/SPLIT/ROW.json      a finished row
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dmc.bench import datasets
+from dmc.bench.coco import with_other_objects, without_voc_objects
+from dmc.bench.datasets import open_dataset_folder
+from dmc.data.opening import open_images
+from dmc.data.sources import Source, sampled
+from dmc.detect import baselines, training
+from dmc.detect.annotations import Scenery, open_scenes
+from dmc.detect.consolidation import consolidate
+from dmc.detect.detector import Detector
+from dmc.detect.evaluation import evaluate
+from dmc.detect.teachers import DetectorTeachers
+from dmc.distill.targets import Centring
+from dmc.errors import DmcError, nearest
+from dmc.files import write_text
+from dmc.recipes.profile import read_recipes
+from dmc.recipes.recipe import published
+from dmc.training.schedule import DETECTION, Schedule
+
+Kind = Literal["old", "new", "oracle", "finetuning", "shmelkov", "inference-twice", "dmc"]
+
+
+class RowPlan(BaseModel):
+    """How a row's model is made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kind: Kind
+    aux: str | None = None  # None: the profile's
+    share: float = Field(default=1.0, gt=0, le=1)  # of the auxiliary images
+    more_epochs: int = Field(default=1, ge=1)  # times as many epochs of consolidation
+    centring: Centring | None = None
+    new_arch: str | None = None  # of the new classes' detector
+    weights: str | None = None  # of that
+
+
+class DetectionRecipe(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str
+    source: str
+    old: tuple[str, ...]
+    new: tuple[str, ...]  # none: each of the old ones in its turn
+    new_arch: str | None = None
+    rows: dict[str, RowPlan]
+    profiles: dict[str, dict[str, Any]] = {}
+
+    def at(self, profile: str) -> DetectionRecipe:
+        return self.model_validate(self.model_dump() | self.profiles.get(profile, {}))
+
+    def needed_data(self, profile: DetectionProfile) -> list[str]:
+        pools = {row.aux or profile.aux for row in self.at(profile.name).rows.values() if row.kind == "dmc"}
+        return [profile.data, *(["coco2017"] if pools & {"coco-others", "coco-exclusive"} else [])]
+
+    def listed(self, profile: DetectionProfile) -> dict[str, Any]:
+        """What `--list` shows."""
+        shown = self.at(profile.name)
+        return {
+            "title": shown.title,
+            "source": shown.source,
+            "group sizes": [len(shown.old), len(shown.new)] if shown.new else [len(shown.old) - 1, 1],
+            "methods": list(shown.rows),
+            "settings": list(shown.splits) if not shown.new else [],
+            "classes": len(shown.old) + len(shown.new),
+            "data": datasets.described(self.needed_data(profile)),
+        }
+
+    @property
+    def splits(self) -> dict[str, tuple[tuple[str, ...], tuple[str, ...]]]:
+        """Old and new classes, by name."""
+        if self.new:
+            return {"": (self.old, self.new)}
+        return {name: (tuple(n for n in self.old if n != name), (name,)) for name in self.old}
+
+
+class DetectionProfile(BaseModel):
+    """The defaults are the paper's."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    arch: str = "retinanet_resnet50_fpn"
+    size: int = 640
+    weights: str = "imagenet"  # or random, or a file below the data root
+    data: str = "voc2007"
+    aux: str = "coco-others"
+    training: Schedule = DETECTION
+    consolidation: Schedule = DETECTION
+
+
+def load_detection_recipes() -> dict[str, DetectionRecipe]:
+    recipes = read_recipes("detection.yaml")["recipes"]
+    return {name: DetectionRecipe.model_validate(content) for name, content in recipes.items()}
+
+
+def load_detection_profile(name: str) -> DetectionProfile:
+    profiles = read_recipes("detection.yaml")["profiles"]
+    if name not in profiles:
+        raise DmcError(f"unknown profile {name!r}{nearest(name, profiles)} (known: {', '.join(profiles)})")
+    changes = dict(profiles[name])
+    for key in ("training", "consolidation"):
+        changes[key] = DETECTION.model_dump() | changes.get(key, {})
+    return DetectionProfile(name=name, **changes)
+
+
+@dataclass(frozen=True)
+class DetectionBench:
+    """One split of the classes into old and new ones."""
+
+    profile: DetectionProfile
+    old: tuple[str, ...]
+    new: tuple[str, ...]
+    new_arch: str | None
+    folder: Path
+    data_root: Path | None
+    seed: int = 0
+
+    def data(self) -> tuple[Scenery, Scenery]:
+        """Training and test scenes with all of the split's classes."""
+        folder, train, test = open_dataset_folder(self.profile.data, self.data_root)
+        names = [*self.old, *self.new]
+        scenes = open_scenes(f"{folder},split={train}"), open_scenes(f"{folder},split={test}")
+        absent = [name for name in names if name not in scenes[0].classes]
+        if absent:
+            raise DmcError(f"{folder} has no object of class {absent[0]!r}")
+        return scenes[0].keep(names), scenes[1].keep(names, empty=True)
+
+    def aux(self, row: RowPlan) -> Source:
+        name = row.aux or self.profile.aux
+        if name in ("coco-others", "coco-exclusive"):
+            folder, annotations, images = open_dataset_folder("coco2017", self.data_root)
+            choose = with_other_objects if name == "coco-others" else without_voc_objects
+            source: Source = choose(folder / annotations, folder / images)
+        else:
+            source = open_images(str((self.data_root or Path()) / name))
+        return source if row.share == 1 else sampled(source, round(row.share * len(source)))
+
+    def result(self, label: str, row: RowPlan) -> dict[str, Any]:
+        """Average precisions as fractions, or why there are none. Finished rows are not made again."""
+        path = self.folder / f"{_slug(label)}.json"
+        if not path.exists():
+            try:
+                found = self._measured(row)
+            except DmcError as error:
+                print(f"{label}: {error}", file=sys.stderr)
+                return {"row": label, "failed": str(error)}
+            write_text(path, json.dumps(found, indent=2) + "\n")
+        measured: dict[str, Any] = {"row": label, **json.loads(path.read_text(encoding="utf-8"))}
+        return measured
+
+    def _measured(self, row: RowPlan) -> dict[str, Any]:
+        train, test = self.data()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        model = self._model(row, train)
+        found = evaluate(model, test, keep=[name for name in test.classes if name in model.classes.names])
+        knows = {part: [n for n in names if n in found.per_class] for part, names in self._parts().items()}
+        means = {part: found.of(names) for part, names in knows.items() if len(names) == len(self._parts()[part])}
+        return {
+            "per_class": {name: precision.eleven_points for name, precision in found.per_class.items()},
+            "area": found.mean_area,
+            "coco_50": found.coco_50,
+            **means,
+        }
+
+    def _parts(self) -> dict[str, tuple[str, ...]]:
+        return {"old": self.old, "new": self.new, "all": self.old + self.new}
+
+    def _model(self, row: RowPlan, train: Scenery) -> Detector | DetectorTeachers:
+        schedule = self.profile.training
+        if row.kind == "oracle":
+            return self._trained("oracle", train, self.profile.arch, self.profile.weights)
+        if row.kind == "new":
+            return self._new(row, train)
+        old = self._trained("old", train.keep(self.old), self.profile.arch, self.profile.weights)
+        if row.kind == "old":
+            return old
+        place = self.folder / "models" / row.kind
+        if row.kind == "finetuning":
+            return baselines.finetune(old, train.keep(self.new), place, schedule, self.seed)
+        if row.kind == "shmelkov":
+            return baselines.adapted_shmelkov(old, train.keep(self.new), place, schedule, self.seed)
+        teachers = [old, self._new(row, train)]
+        if row.kind == "inference-twice":
+            return DetectorTeachers(teachers)
+        consolidation = self.profile.consolidation
+        return consolidate(
+            teachers,
+            self.aux(row),
+            place.parent / _slug(f"dmc {row.model_dump(exclude_defaults=True, exclude={'kind'})}"),
+            arch=self.profile.arch,
+            size=self.profile.size,
+            weights=self._weights(self.profile.weights),
+            centring=row.centring,
+            schedule=consolidation.model_copy(update={"epochs": consolidation.epochs * row.more_epochs}),
+            seed=self.seed,
+            resume=True,
+        )
+
+    def _new(self, row: RowPlan, train: Scenery) -> Detector:
+        arch = row.new_arch or self.new_arch or self.profile.arch
+        return self._trained(_slug(f"new {arch}"), train.keep(self.new), arch, row.weights or self.profile.weights)
+
+    def _trained(self, name: str, scenes: Scenery, arch: str, weights: str) -> Detector:
+        return training.train(
+            scenes,
+            self.folder / "models" / name,
+            arch=arch,
+            size=self.profile.size,
+            weights=self._weights(weights),
+            schedule=self.profile.training,
+            seed=self.seed,
+            resume=True,
+        )
+
+    def _weights(self, weights: str) -> str | None:
+        if weights == "random":
+            return None
+        return weights if weights == "imagenet" else str((self.data_root or Path()) / weights)
+
+
+@dataclass(frozen=True)
+class DetectionReproduction:
+    """A detection recipe under a profile, once for each seed."""
+
+    name: str
+    recipe: DetectionRecipe
+    profile: DetectionProfile
+    seeds: int
+    folder: Path
+    data_root: Path | None
+
+    def benches(self) -> dict[tuple[str, int], DetectionBench]:
+        recipe = self.recipe.at(self.profile.name)
+        return {
+            (split, seed): DetectionBench(
+                self.profile,
+                old,
+                new,
+                recipe.new_arch,
+                self.folder / f"seed-{seed}" / _slug(split or "all"),
+                self.data_root,
+                seed,
+            )
+            for split, (old, new) in recipe.splits.items()
+            for seed in range(self.seeds)
+        }
+
+    def download(self) -> None:
+        datasets.download(self.recipe.needed_data(self.profile), self.data_root)
+
+    def report(self, rows: Sequence[dict[str, Any]]) -> str:
+        from dmc.report.detection import as_table
+
+        return as_table(self, rows)
+
+    def run(self) -> list[dict[str, Any]]:
+        """All rows, beside the published ones. The data is looked for before anything trains."""
+        recipe, benches = self.recipe.at(self.profile.name), self.benches()
+        first = next(iter(benches.values()))
+        first.data()
+        for row in recipe.rows.values():
+            if row.kind == "dmc":
+                first.aux(row)
+        known = {(row.get("setting", ""), row["row"]): row for row in published(self.name)}
+        found = []
+        for (split, seed), bench in benches.items():
+            for label, row in recipe.rows.items():
+                measured = bench.result(label, row)
+                found.append({"setting": split, "seed": seed, **measured, "published": known.get((split, label), {})})
+        return found
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-")

@@ -1,0 +1,106 @@
+"""The detection recipes, in seconds, on scenes made here; which COCO images are auxiliary, on a made-up file."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dmc.bench.coco import IN_COCO, VOC, with_other_objects, without_voc_objects
+from dmc.bench.detection import load_detection_profile, load_detection_recipes
+from dmc.errors import DmcError
+from dmc.recipes.recipe import published
+from tests.conftest import Answer
+from tests.detect.conftest import scene, write_voc
+
+Dmc = Callable[..., Answer]
+TEN = ("aeroplane", "bicycle", "bird", "boat", "bus", "cat", "dog", "horse", "sheep", "train")
+
+
+@pytest.fixture(scope="module")
+def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("voc")
+    write_voc(root / "voc2012_lite", 80, TEN)
+    write_voc(root / "voc2012_lite", 60, TEN, seed=1, split="val")
+    (root / "aux" / "coco").mkdir(parents=True)
+    draw = np.random.default_rng(3)
+    for i in range(16):
+        scene(draw, TEN)[0].save(root / f"{i}.png")
+    with tarfile.open(root / "aux" / "coco" / "coco-0.tar", "w") as tar:
+        for i in range(16):
+            tar.add(root / f"{i}.png", arcname=f"{i}.png")
+    return root
+
+
+def coco(folder: Path, images: dict[str, list[str]]) -> Path:
+    names = [IN_COCO.get(name, name) for name in VOC] + ["zebra", "kite"]
+    content = {
+        "images": [{"id": i, "file_name": file} for i, file in enumerate(images)],
+        "categories": [{"id": 10 * k, "name": name} for k, name in enumerate(names)],
+        "annotations": [
+            {"id": 0, "image_id": i, "category_id": 10 * names.index(name), "bbox": [0, 0, 1, 1]}
+            for i, there in enumerate(images.values())
+            for name in there
+        ],
+    }
+    path = folder / "instances.json"
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_which_coco_images_are_auxiliary(tmp_path: Path) -> None:
+    """60 other categories, with or without VOC's; exclusive: none of VOC's."""
+    path = coco(
+        tmp_path,
+        {"a": ["zebra"], "b": ["zebra", "tv"], "c": ["couch", "person"], "d": [], "e": ["kite", "kite"], "f": ["cat"]},
+    )
+    assert [p.name for p in with_other_objects(path, tmp_path).paths] == ["a", "b", "e"]
+    assert [p.name for p in without_voc_objects(path, tmp_path).paths] == ["a", "e"]
+    path.write_text(json.dumps({"images": [], "annotations": [], "categories": [{"id": 1, "name": "zebra"}]}))
+    with pytest.raises(DmcError, match="has no category 'airplane'"):
+        with_other_objects(path, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["voc-10+10", "voc-19+1-each", "voc-base-networks", "voc-aux-amount"])
+def test_a_detection_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path: Path, name: str) -> None:
+    out = tmp_path / "out"
+    command = ("reproduce", name, "--profile", "smoke", "--data-root", data_root, "-o", out)
+    said = dmc(*command, "--json")
+    assert said.code == 0, said.err
+    rows = json.loads(said.out)
+    recipe = load_detection_recipes()[name].at("smoke")
+    assert {(row["setting"], row["row"]) for row in rows} == {(s, r) for s in recipe.splits for r in recipe.rows}
+    assert not any("failed" in row for row in rows), said.err
+    for row in rows:
+        assert all(0 <= value <= 1 for value in row["per_class"].values())
+    stamps = {p: p.stat().st_mtime_ns for p in out.rglob("model.safetensors")}
+    said = dmc(*command)
+    assert said.code == 0
+    assert {p: p.stat().st_mtime_ns for p in stamps} == stamps  # finished rows are not made again
+    assert "profile smoke" in said.out
+    assert "not its numbers" in (out / "table.md").read_text()
+
+
+def test_the_papers_rows(dmc: Dmc, tmp_path: Path) -> None:
+    """Each row has the classes that it should, and their mean is what the paper prints (to its rounding)."""
+    recipes = load_detection_recipes()
+    for name in ("voc-10+10", "voc-19+1", "voc-19+1-each"):
+        for row in published(name):
+            old, new = recipes[name].splits[row.get("setting", "")]
+            known = {n for n, ap in zip(VOC, row["ap"], strict=True) if ap is not None}
+            expected = {"Old classes": set(old), "New classes": set(new)}.get(row["row"], set(VOC))
+            assert known == expected, (name, row)
+            if row["all"] is not None:
+                assert np.mean(row["ap"]) == pytest.approx(row["all"], abs=0.2), (name, row)
+    paper = load_detection_profile("paper")
+    assert (paper.arch, paper.size) == ("retinanet_resnet50_fpn", 640)
+    assert (paper.consolidation.epochs, paper.consolidation.lr, paper.consolidation.batch_size) == (100, 1e-3, 12)
+    assert recipes["voc-19+1"].new_arch == "retinanet_resnet34_fpn"
+    said = dmc("reproduce", "voc-10+10", "--data-root", tmp_path, "-o", tmp_path / "x")
+    assert said.code == 2
+    assert "PASCAL VOC 2007 is missing: put VOCdevkit/VOC2007/ with ImageSets/Main/trainval.txt" in said.err
+    assert "0.9 GB" in said.err
