@@ -176,19 +176,33 @@ def predict(
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for models and picture")] = Path("dmc-demo"),
+    task: Annotated[Literal["classify", "detect"], typer.Option(help="A minute, or about five")] = "classify",
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder [default: dmc-demo, dmc-demo-detect]")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random")] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """The whole story in a minute, offline: merge two digit specialists by looking at letters."""
-    from dmc.demo import as_table, run_demo
+    """The whole story, offline: merge two digit specialists, or two digit detectors, by looking at letters."""
+    from dataclasses import asdict
 
-    rows = run_demo(seed, out)
+    if task == "classify":
+        from dmc.demo import as_table, run_demo
+
+        folder = out or Path("dmc-demo")
+        rows = run_demo(seed, folder)
+        found: Any = {row.method: {"old": row.old, "new": row.new, "all": row.all} for row in rows}
+        table = as_table(rows)
+    else:
+        from dmc.detect import demo as detection
+
+        folder = out or Path("dmc-demo-detect")
+        seen = detection.run_demo(seed, folder)
+        found = [asdict(row) for row in seen]
+        table = detection.as_table(seen)
     if as_json:
-        print(json.dumps({row.method: {"old": row.old, "new": row.new, "all": row.all} for row in rows}, indent=2))
+        print(json.dumps(found, indent=2))
         return
-    print(as_table(rows))
-    print(f"\nmodels and picture: {out} ({out / 'demo.png'})")
+    print(table)
+    print(f"\nmodels and picture: {folder} ({folder / 'demo.png'})")
 
 
 @app.command()

@@ -16,6 +16,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import numpy.typing as npt
 from PIL import Image
 
 from dmc.classes import Classes
@@ -29,9 +30,9 @@ Labeled = tuple[int, Box, bool]
 
 @dataclass(frozen=True)
 class Annotated:
-    """An image file and the objects in it; labels are places in the source's `classes`."""
+    """An image (a file, or pixels) and the objects in it; labels are places in the source's `classes`."""
 
-    path: Path
+    image: Path | npt.NDArray[np.uint8]
     objects: Objects
 
 
@@ -45,8 +46,10 @@ class Scenery(Source):
         return len(self.scenes)
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
-        for scene in permuted(self.scenes, seed):
-            yield Record(scene.path, UNLABELED, str(scene.path), scene.objects)
+        for i in permuted(range(len(self)), seed):
+            scene = self.scenes[i]
+            name = str(scene.image) if isinstance(scene.image, Path) else f"{self.name}[{i}]"
+            yield Record(scene.image, UNLABELED, name, scene.objects)
 
     def keep(self, names: Iterable[str], empty: bool = False) -> Scenery:
         """Only objects of these classes; images that show none are left out, unless `empty` ones are wanted."""
@@ -62,7 +65,7 @@ class Scenery(Source):
                 parts = found._replace(
                     boxes_M4=found.boxes_M4[there], labels_M=labels, difficult_M=found.difficult_M[there]
                 )
-                scenes.append(Annotated(scene.path, parts))
+                scenes.append(Annotated(scene.image, parts))
         if not any(len(scene.objects.labels_M) for scene in scenes):
             raise DmcError(f"{self.name} has no object of {', '.join(kept.names)}")
         return Scenery(self.name, kept.names, scenes)

@@ -160,28 +160,36 @@ def predict(
     model: Detector | DetectorTeachers, images: Sequence[str | Path], least: float = 0.3
 ) -> list[list[Sighting]]:
     """What is found in each image file with at least that score, best first."""
-    model.to(pick_device())
     answers = []
     for path in map(Path, images):
         if not path.is_file():
             raise DmcError(f"no such image: {path}")
-        record = Record(path, UNLABELED, str(path))
-        pixels = decode(record, model.framing)
-        if pixels is None:
-            raise DmcError(f"{path} cannot be decoded as an image")
-        batch = model.framing.batch([(record, pixels)])
-        with Image.open(path) as image:
-            width, height = ImageOps.exif_transpose(image).size
-        one = model.detections(batch.images_N3HW.to(pick_device()), batch.sizes)[0]
-        one = scaled(one, width / batch.sizes[0][1], height / batch.sizes[0][0])
-        answers.append(
-            [
-                Sighting(model.classes.names[label], float(score), (float(a), float(b), float(c), float(d)))
-                for (a, b, c, d), score, label in zip(one.boxes_M4, one.scores_M, one.labels_M, strict=True)
-                if score >= least
-            ]
-        )
+        answers.append(sightings(model, Record(path, UNLABELED, str(path)), least))
     return answers
+
+
+def sightings(model: Detector | DetectorTeachers, record: Record, least: float) -> list[Sighting]:
+    """What is found in one image, in its own pixels."""
+    model.to(pick_device())
+    pixels = decode(record, model.framing)
+    if pixels is None:
+        raise DmcError(f"{record.name} cannot be decoded as an image")
+    batch = model.framing.batch([(record, pixels)])
+    width, height = _size(record)
+    one = model.detections(batch.images_N3HW.to(pick_device()), batch.sizes)[0]
+    one = scaled(one, width / batch.sizes[0][1], height / batch.sizes[0][0])
+    return [
+        Sighting(model.classes.names[label], float(score), (float(a), float(b), float(c), float(d)))
+        for (a, b, c, d), score, label in zip(one.boxes_M4, one.scores_M, one.labels_M, strict=True)
+        if score >= least
+    ]
+
+
+def _size(record: Record) -> tuple[int, int]:
+    if isinstance(record.image, np.ndarray):
+        return record.image.shape[1], record.image.shape[0]
+    with Image.open(io.BytesIO(record.image) if isinstance(record.image, bytes) else record.image) as image:
+        return ImageOps.exif_transpose(image).size
 
 
 def drawn(path: str | Path, sightings: Sequence[Sighting], names: Sequence[str]) -> Image.Image:
