@@ -228,9 +228,13 @@ def test_backbone_weights_from_a_file(tmp_path: Path) -> None:
     detector = Detector.untrained(TINY, "ab", weights=str(tmp_path / "w.safetensors"))
     own = detector.module.state_dict()
     assert torch.equal(own["backbone.body.conv1.0.weight"], weights["conv1.0.weight"])
-    frozen = {name for name, p in detector.module.named_parameters() if not p.requires_grad}
+    frozen = {name for name, p in detector.module.named_parameters() if not p.requires_grad and p.ndim == 4}
     assert "backbone.body.conv1.0.weight" in frozen  # the general first layers stay as they are
     assert not any("layer3" in name or "layer4" in name or "head" in name for name in frozen)
+    norms = [m for m in detector.module.train().modules() if isinstance(m, nn.BatchNorm2d)]
+    assert norms
+    assert not any(norm.training for norm in norms)  # statistics stay those of the weights
+    assert all(m.training for m in untrained("ab").module.train().modules() if isinstance(m, nn.BatchNorm2d))
     resnet = timm.create_model("resnet18").state_dict()
     save_file(resnet, tmp_path / "r.safetensors")
     with pytest.raises(DmcError, match="cannot make a backbone of timm/test_resnet"):

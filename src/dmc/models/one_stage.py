@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +30,7 @@ from torchvision.models.detection.fcos import FCOS, FCOSHead
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.retinanet import RetinaNet, RetinaNetHead
 from torchvision.models.detection.ssd import SSD
-from torchvision.ops import FrozenBatchNorm2d, box_iou
+from torchvision.ops import box_iou
 from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelP6P7
 
 from dmc.errors import DmcError, first_line
@@ -57,6 +57,15 @@ class OneStage(ABC):
     """Mixed into torchvision's networks, whose state dicts stay as they are."""
 
     stretches = False  # does it want a square, whatever the image's shape?
+    frozen_norm = False  # do the backbone's batch norms stay as they came with the weights?
+
+    def train(self, mode: bool = True) -> Self:
+        """A frozen batch norm is one in evaluation: a single fused step, where torchvision's and timm's take two."""
+        network: Any = super()
+        network.train(mode)
+        if self.frozen_norm:
+            freeze_norms(cast(Any, self).backbone)
+        return self
 
     @abstractmethod
     def answer(self, head: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -201,11 +210,25 @@ def is_detector(arch: str) -> bool:
     return re.match(r"(retinanet|fcos|ssd\d|ssdlite)", arch) is not None
 
 
+def freeze_norms(body: nn.Module) -> None:
+    for norm in body.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            norm.eval()
+            for parameter in norm.parameters():
+                parameter.requires_grad_(False)
+
+
 def create_detector(arch: str, num_classes: int, weights: str | None = None) -> nn.Module:
     """A network with random heads; its backbone's weights are random, `imagenet`, or a file's."""
     plan = Blueprint.of(arch)
     if plan.family == "ssd":
         return _ssd(plan, num_classes, weights)
+    network = _with_pyramid(plan, num_classes, weights)
+    network.frozen_norm = plan.frozen_norm
+    return network.train()
+
+
+def _with_pyramid(plan: Blueprint, num_classes: int, weights: str | None) -> RetinaNetDetector | FcosDetector:
     backbone = _timm_pyramid(plan, weights) if plan.backbone.startswith("timm/") else _resnet_pyramid(plan, weights)
     if plan.family == "fcos":
         anchors = AnchorGenerator(tuple((stride,) for stride in STRIDES), ((1.0,),) * len(STRIDES))
@@ -235,7 +258,6 @@ class TimmPyramid(nn.Module):
 
 def _timm_pyramid(plan: Blueprint, weights: str | None) -> TimmPyramid:
     import timm
-    from timm.layers import freeze_batch_norm_2d
 
     name = plan.backbone.removeprefix("timm/")
     overlay = {"file": weights} if weights not in (None, "imagenet") else None
@@ -252,8 +274,6 @@ def _timm_pyramid(plan: Blueprint, weights: str | None) -> TimmPyramid:
         raise DmcError(f"timm/{name} has features at strides {strides}, a pyramid needs 8, 16 and 32 as the last")
     if weights is not None:
         _freeze_beginning(body)
-    if plan.frozen_norm:
-        body = freeze_batch_norm_2d(body)
     return TimmPyramid(body, list(channels[-3:]), plan.width)
 
 
@@ -269,8 +289,7 @@ def _freeze_beginning(body: nn.Module) -> None:
 
 
 def _resnet_pyramid(plan: Blueprint, weights: str | None) -> BackboneWithFPN:
-    norm = FrozenBatchNorm2d if plan.frozen_norm else nn.BatchNorm2d
-    body = getattr(resnet, plan.backbone)(weights=None, norm_layer=norm)
+    body = getattr(resnet, plan.backbone)(weights=None)
     if weights is not None:
         _fill_resnet(body, plan.backbone, weights)
         for name, parameter in body.named_parameters():  # as torchvision does by default
