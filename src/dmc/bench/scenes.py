@@ -56,7 +56,7 @@ def _scene(draw: random.Random, parts: Sequence[tuple[list[tuple[Pixels, int]], 
             pixels, label = draw.choice(glyphs)
             side = draw.randint(SMALLEST, LARGEST)
             left, top = draw.randint(0, SIDE - side), draw.randint(0, SIDE - side)
-            mask = Image.fromarray(pixels).resize((side, side), Image.Resampling.BICUBIC)
+            mask = _enlarged(pixels, side)
             inked = mask.point(lambda value: 255 if value > INK else 0).getbbox()
             if inked is None:
                 continue
@@ -78,6 +78,12 @@ def _scene(draw: random.Random, parts: Sequence[tuple[list[tuple[Pixels, int]], 
     return Annotated(np.asarray(canvas), found)
 
 
+def _enlarged(glyph: Pixels, side: int) -> Image.Image:
+    """8x8 pixels become a blur when enlarged; more contrast gives the strokes an edge."""
+    blurred = Image.fromarray(glyph).resize((side, side), Image.Resampling.BICUBIC)
+    return blurred.point(lambda value: round(2.5 * (value - 128) + 128))
+
+
 def _meet(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
@@ -88,7 +94,7 @@ def _background(draw: random.Random) -> Image.Image:
     extent = draw.randint(SIDE, min(photograph.size))
     left, top = (draw.randint(0, whole - extent) for whole in photograph.size)
     part = photograph.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=(left, top, left + extent, top + extent))
-    return Image.blend(part, Image.new("RGB", part.size, (115, 115, 115)), 0.35)
+    return Image.blend(part, Image.new("RGB", part.size, (115, 115, 115)), 0.5)
 
 
 @cache

@@ -27,6 +27,7 @@ def contact_sheet(models: Mapping[str, Detector], scenes: Scenery, path: Path) -
         for column, record in enumerate(records):
             plot = plots[row * SHOWN + column]
             plot.imshow(_pixels(record))
+            plot.autoscale(False)  # a box may reach out of the scene
             plot.set_xticks([])
             plot.set_yticks([])
             for found in sightings(model, record, LEAST):
