@@ -9,7 +9,6 @@ method would forget, where the paper (Fig. 4d) sees it cling to the first group.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dmc.data.batch import Batch
@@ -23,7 +22,6 @@ class NewRowsOnly(Supervised):
 
     def __init__(self, wide: Specialist, old: Specialist, data_classes: tuple[str, ...]) -> None:
         super().__init__(wide, data_classes)
-        self.old_count = len(old.names)
         before = dict(old.module.named_parameters())
         self.frozen_rows: dict[str, Tensor] = {}
         for name, parameter in self.module.named_parameters():
@@ -34,9 +32,7 @@ class NewRowsOnly(Supervised):
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         self.module.eval()  # batch norm with the statistics of the first group
-        logits_NG = self.specialist.logits(batch.images_N3HW)[:, self.old_count :]
-        wanted_N = self.column_of_label.to(logits_NG.device)[batch.labels_N] - self.old_count
-        return {"loss": F.cross_entropy(logits_NG, wanted_N)}
+        return {"loss": self.among_data_classes(self.specialist.logits(batch.images_N3HW), batch.labels_N)}
 
     def weights_stepped(self) -> None:
         parameters = dict(self.module.named_parameters())

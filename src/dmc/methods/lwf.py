@@ -1,7 +1,8 @@
 """LwF: fine-tune on the new classes and keep the old outputs close to the old model's on the same images.
 
-Li and Hoiem, "Learning without Forgetting" (2017), for a single head: cross entropy over all classes
-plus knowledge distillation with T = 2 over the old classes. The weight of the distillation term is 1, as there.
+Li and Hoiem, "Learning without Forgetting" (2017), Algorithm: cross entropy among the new classes, knowledge
+distillation with T = 2 among the old ones, weight 1. There each task has a head; here the heads lie side by side, and
+at test time all classes compete. (The paper's LwF numbers are those of iCaRL's LwF.MC, which has sigmoids for both.)
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class WithoutForgetting(Supervised):
         logits_NT = self.specialist.logits(batch.images_N3HW)
         with torch.no_grad():
             old_NS = self.old.logits(batch.images_N3HW)
-        classification = self.classification(logits_NT, batch.labels_N)
+        classification = self.among_data_classes(logits_NT, batch.labels_N)
         distillation = kd(logits_NT[:, : old_NS.shape[1]], old_NS, TEMPERATURE)
         loss = classification + self.strength * distillation
         return {"loss": loss, "classification": classification, "distillation": distillation}

@@ -35,6 +35,10 @@ class Supervised(Task):
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         return {"loss": self.classification(self.specialist.logits(batch.images_N3HW), batch.labels_N)}
 
+    def among_data_classes(self, logits_NK: Tensor, labels_N: Tensor) -> Tensor:
+        """Cross entropy in which only the classes of the data compete, as in a head of their own."""
+        return F.cross_entropy(logits_NK[:, self.column_of_label.to(logits_NK.device)], labels_N)
+
     def classification(self, logits_NK: Tensor, labels_N: Tensor) -> Tensor:
         wanted_N = self.column_of_label.to(logits_NK.device)[labels_N]
         if self.specialist.output == "softmax":
