@@ -41,8 +41,11 @@ class ClassStream:
 
 
 def class_order(names: Sequence[str], order: int) -> tuple[str, ...]:
-    positions = np.arange(len(names))
-    np.random.RandomState(ICARL_SEED + order).shuffle(positions)
+    """iCaRL's code shuffles the 500 images of each class first, so that its classes come in the order 87, 0, 52, ..."""
+    random, positions = np.random.RandomState(ICARL_SEED + order), np.arange(len(names))
+    for _ in names:
+        random.shuffle(np.arange(500))
+    random.shuffle(positions)
     return tuple(names[int(i)] for i in positions)
 
 
