@@ -49,11 +49,11 @@ class Classes:
         except ValueError:
             raise DmcError(f"{whose} has no class {name!r}{nearest(name, self.names)}") from None
 
-    def keep(self, names: Iterable[str]) -> Classes:
+    def keep(self, names: Iterable[str], whose: str = "the model") -> Classes:
         """Only these classes, in the order they already have."""
         wanted = set(names)
         for name in wanted - set(self.names):
-            self.require(name)
+            self.require(name, whose)
         positions = [i for i, name in enumerate(self.names) if name in wanted]
         return Classes(tuple(self.names[i] for i in positions), tuple(self.columns[i] for i in positions), self.width)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from dmc.errors import DmcError
+from dmc.files import write_text
 from dmc.options import (
     AsJson,
     Aux,
@@ -244,14 +245,14 @@ def bench(
     title = f"{stream}, {group_size} classes at a time, profile {profile}"
     if summed:
         draw_curves(summed, title, out / "accuracy.png")
-    (out / "table.md").write_text(as_table(summed, title) + "\n", encoding="utf-8")
+    write_text(out / "table.md", as_table(summed, title) + "\n")
     print(json.dumps(summed, indent=2) if as_json else as_table(summed, title))
 
 
 @app.command()
 def reproduce(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A recipe; --list shows all")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder [default: reproduced/NAME-PROFILE]")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder [default: below reproduced/]")] = None,
     orders: Annotated[
         int | None, typer.Option(min=1, help="Class orders, of detectors seeds [default: 5; detectors 1]")
     ] = None,
@@ -277,14 +278,13 @@ def reproduce(
         return
     if name is None:
         raise DmcError("say which recipe; dmc reproduce --list shows all")
-    folder = out or Path("reproduced") / f"{name}-{profile}"
-    job = recipe_job(name, profile, orders, folder, data_root, also or [], skip_missing)
+    job = recipe_job(name, profile, orders, out, data_root, also or [], skip_missing)
     if download:
         job.download()
     rows = job.run()
     table = job.report(rows)
-    (folder / "table.md").write_text(table + "\n", encoding="utf-8")
-    (folder / "results.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    write_text(job.folder / f"{name}.md", table + "\n")
+    write_text(job.folder / f"{name}.json", json.dumps(rows, indent=2) + "\n")
     print(json.dumps(rows, indent=2) if as_json else table)
 
 
@@ -308,4 +308,7 @@ def main() -> None:
         app()
     except DmcError as error:
         print(f"dmc: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # a full disk, a folder that is a file, no permission
+        print(f"dmc: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
         sys.exit(2)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from dmc.errors import DmcError
 
 
 @contextmanager
@@ -22,5 +26,14 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def settle(folder: Path, asked: Mapping[str, Any]) -> None:
+    """Write down in a comparison's folder what was asked, or refuse a folder in which something else was."""
+    path, text = folder / "bench.json", json.dumps(asked, indent=2) + "\n"
+    if path.exists() and path.read_text(encoding="utf-8") != text:
+        raise DmcError(f"{folder} holds another comparison (see bench.json); choose another folder")
+    write_text(path, text)

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from safetensors.torch import load_file
-from torch import Tensor, nn
 
 from dmc.classes import Classes, distinct, read_names
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line
 from dmc.models.build import create, default_preprocessing, from_timm, from_torchvision, known_architecture
+from dmc.models.weights import WEIGHT_FILES, fill, read_weights
 from dmc.specialist import Model, Output, Specialist
 from dmc.specs import split_spec
 
 if TYPE_CHECKING:
     from dmc.detect.detector import Detector
 
-WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-WRAPPINGS = ("state_dict", "model_state_dict", "model")  # what training scripts put around a state dict
 SETTINGS = ("arch", "classes", "output", "size", "mean", "std", "interpolation", "crop_pct")
 
 
@@ -80,50 +76,6 @@ def load(
     return Specialist(
         found.module, found.classes, wanted, output or found.output, found.arch, found.name, found.provenance
     )
-
-
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """A state dict from a file, out of its usual wrappings."""
-    try:
-        content: Any
-        if path.suffix == ".safetensors":
-            content = load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:
-        raise DmcError(
-            f"{path} is refused: it is no plain state dict, and loading it could unpickle arbitrary objects; "
-            "save it again with torch.save(model.state_dict(), ...)"
-        ) from None
-    except Exception as error:  # a damaged file makes the readers raise anything
-        raise DmcError(f"cannot read the weights {path}: {first_line(error)}") from None
-    for wrapping in WRAPPINGS:
-        if isinstance(content, Mapping) and isinstance(content.get(wrapping), Mapping):
-            content = content[wrapping]
-    if not isinstance(content, Mapping) or not any(isinstance(value, Tensor) for value in content.values()):
-        raise DmcError(f"{path} holds no state dict")
-    tensors = {str(key): value for key, value in content.items() if isinstance(value, Tensor)}
-    while all(key.startswith("module.") for key in tensors):  # DataParallel
-        tensors = {key.removeprefix("module."): value for key, value in tensors.items()}
-    return tensors
-
-
-def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
-    """Put weights into a module, or say in one line why they do not fit."""
-    own = module.state_dict()
-    misshapen = [k for k, v in tensors.items() if k in own and v.shape != own[k].shape]
-    missing = [k for k in own if k not in tensors and not k.endswith("num_batches_tracked")]
-    unknown = [k for k in tensors if k not in own]
-    if missing or unknown:
-        said = [f"{what} {keys[0]!r}" for what, keys in (("lacks", missing), ("has unknown", unknown)) if keys]
-        raise DmcError(f"{path} does not fit {arch}: it {' and '.join(said)} ({len(missing) + len(unknown)} in all)")
-    if misshapen:
-        key = misshapen[-1]
-        theirs, ours = tuple(tensors[key].shape), tuple(own[key].shape)
-        if theirs[1:] == ours[1:] and ours[0] == class_count:
-            raise DmcError(f"{path}: {class_count} class names but the head {key!r} has {theirs[0]} outputs")
-        raise DmcError(f"{path} does not fit {arch}: {key!r} has shape {theirs}, not {ours}")
-    module.load_state_dict(tensors, strict=False)
 
 
 def _from_state_dict(

@@ -99,6 +99,11 @@ class Model(ABC):
         twin.module = module
         return twin
 
+    def require_finite(self, logits: Tensor) -> None:
+        """Refuse answers that nobody could learn from."""
+        if not torch.isfinite(logits).all():
+            raise DmcError(f"teacher {self.name} gives logits that are not finite; its weights are broken")
+
     @property
     def settings(self) -> dict[str, Any]:
         """All but the weights, for a run's configuration."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from dmc.bench.coco import IN_COCO, VOC, with_other_objects, without_voc_objects
-from dmc.bench.detection import load_detection_profile, load_detection_recipes
+from dmc.bench.detection import DetectionReproduction, load_detection_profile, load_detection_recipes
 from dmc.errors import DmcError
 from dmc.recipes.recipe import published
 from tests.conftest import Answer
@@ -82,7 +83,29 @@ def test_a_detection_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path:
     assert said.code == 0
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps  # finished rows are not made again
     assert "profile smoke" in said.out
-    assert "not its numbers" in (out / "table.md").read_text()
+    assert "not its numbers" in (out / f"{name}.md").read_text()
+
+
+def test_a_folder_of_another_profile_is_refused(data_root: Path, tmp_path: Path) -> None:
+    """Rows of `lite` must not pass for the paper's."""
+    recipe = load_detection_recipes()["voc-10+10"]
+    for name, refused in (("smoke", False), ("smoke", False), ("lite", True)):
+        job = DetectionReproduction("voc-10+10", recipe, load_detection_profile(name), 1, tmp_path, data_root)
+        (bench,) = job.benches().values()
+        with pytest.raises(DmcError, match="holds another comparison") if refused else nullcontext():
+            bench.settle()
+
+
+def test_recipes_share_what_they_have_in_common() -> None:
+    """The same detectors under the same names: of the nineteen classes, and of all auxiliary images."""
+    recipes = {name: recipe.at("lite") for name, recipe in load_detection_recipes().items()}
+    assert (
+        recipes["voc-10+10"].plan("DMC").slug == recipes["voc-aux-amount"].plan("All auxiliary data").slug == "kind-dmc"
+    )
+    assert recipes["voc-10+10"].plan("DMC, centred per teacher").slug == "kind-dmc-centring-per-teacher"
+    paper = load_detection_recipes()
+    assert paper["voc-19+1"].plan("DMC").slug == paper["voc-base-networks"].plan("Consolidated (ResNet-34)").slug
+    assert paper["voc-19+1"].plan("Finetuning").slug == "kind-finetuning"
 
 
 def test_the_papers_rows(dmc: Dmc, tmp_path: Path) -> None:

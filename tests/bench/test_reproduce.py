@@ -67,12 +67,12 @@ def test_a_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path: Path, nam
         else {"Model 1", "Model 2", "Consolidated"}
     )
     assert {(row["setting"], row["row"]) for row in rows} == {(c.setting, row) for c in settings for row in wanted}
-    table = (out / "table.md").read_text()
+    table = (out / f"{name}.md").read_text()
     assert recipe.title in table
     assert "profile smoke" in table
     assert "not the paper's numbers" in table
-    assert json.loads((out / "results.json").read_text()) == rows
-    assert (out / "figure.png").exists() == (recipe.figure is not None)
+    assert json.loads((out / f"{name}.json").read_text()) == rows
+    assert (out / f"{name}.png").exists() == (recipe.figure is not None)
 
 
 def test_published_numbers_stand_beside_the_measured(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:

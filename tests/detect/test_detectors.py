@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,8 +19,14 @@ from torch import Tensor, nn
 
 import dmc
 from dmc.data.batch import Batch
-from dmc.detect.consolidation import DetectionDistillation
-from dmc.detect.detector import Detector, suppressed
+from dmc.data.feed import open_feed
+from dmc.data.opening import open_images
+from dmc.detect.annotations import open_scenes
+from dmc.detect.consolidation import DetectionDistillation, found_again
+from dmc.detect.detector import IMAGENET, Detector, detector_preprocessing, suppressed
+from dmc.detect.evaluation import evaluate
+from dmc.detect.precision import Found
+from dmc.detect.scenes import Scenes
 from dmc.detect.teachers import DetectorTeachers
 from dmc.errors import DmcError
 from dmc.models.one_stage import Answers, OneStage, create_detector
@@ -189,6 +198,149 @@ def test_anchors_are_the_papers() -> None:
     assert areas[:9].sqrt().tolist() == pytest.approx([32, 40, 50] * 3, rel=0.02)
 
 
+def test_anchors_stay_where_they_are_when_a_batch_is_padded() -> None:
+    """At 160 pixels P6 has three columns, at 192 as well: 64 apart in both."""
+    for width in (160, 192, 224):
+        answers = untrained("a").answers(torch.zeros((1, 3, 160, width), dtype=torch.uint8))
+        coarse_A4 = answers.anchors_A4[sum(answers.levels[:3]) : sum(answers.levels[:4])]
+        centres = sorted(set(((coarse_A4[:, 0] + coarse_A4[:, 2]) / 2).tolist()))
+        assert centres == [64.0 * i for i in range(-(-width // 64))]
+
+
+@pytest.mark.parametrize("arch", ["ssd300_vgg16", "ssdlite320_mobilenet_v3_large"])
+def test_an_ssd_sees_what_torchvisions_does(arch: str) -> None:
+    from torchvision.models import detection
+
+    own = getattr(detection, arch)(weights=None, weights_backbone=None).transform
+    found = detector_preprocessing(arch)
+    assert (found.size, found.mean, found.std) == (own.fixed_size[0], tuple(own.image_mean), tuple(own.image_std))
+
+
+def test_an_ssd_without_a_class_takes_it_for_background() -> None:
+    """Of e^2, e^10 and e^-5 against e^0, what is left for a is e^2 in all of them: not in e^2 + e^0."""
+    network = create_detector("ssdlite320_mobilenet_v3_large", 3)
+    assert isinstance(network, OneStage)
+    whole = Answers(torch.tensor([[[2.0, 10.0, -5.0]]]), torch.zeros(1, 1, 4), torch.zeros(1, 4), [1])
+    score = network.scores(network.kept(whole, [0]).logits_NAK, whole.boxes_NAB).item()
+    assert score == pytest.approx(math.exp(2) / (math.exp(2) + math.exp(10) + math.exp(-5) + 1), rel=1e-5)
+
+
+def test_layers_that_stay_as_they_are_do_so_after_loading(tmp_path: Path) -> None:
+    import timm
+    from safetensors.torch import save_file
+
+    save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "w.safetensors")
+    fresh = Detector.untrained(TINY, "ab", weights=str(tmp_path / "w.safetensors"))
+    loaded = dmc.load(fresh.save(tmp_path / "d"))
+    free = [
+        [n for n, p in d.module.named_parameters() if p.requires_grad] for d in (fresh, loaded, loaded.widened("c"))
+    ]
+    assert free[0] == free[1] == free[2]
+    assert len(free[0]) < len(list(fresh.module.parameters()))
+
+
+def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    """timm itself would leave an EfficientNet at random."""
+    import timm
+    from safetensors.torch import save_file
+
+    save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "w.safetensors")
+    with pytest.raises(
+        DmcError, match=r"w.safetensors does not fit timm/test_efficientnet: it lacks 'conv_stem.weight'"
+    ):
+        Detector.untrained("retinanet:timm/test_efficientnet", "ab", weights=str(tmp_path / "w.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("arch", "words"),
+    [
+        (f"{TINY},depth=6", "depth is 1 to 4"),
+        ("retinanet:timm/test_resnet,scale=0", "scale is 0.125 to 64"),
+        ("retinanet:timm/test_resnet,scale=nan", "scale is 0.125 to 64"),
+        ("retinanet:timm/test_resnet,norm=none", "norm is frozen or batch"),
+        ("fcos:timm/test_resnet,width=abc", "invalid literal"),
+        ("fcos:timm/test_resnet,width=-64", "width must be at least 1"),
+        ("fcos:timm/test_resnet,scale=2", "scale is no setting of fcos:timm/test_resnet"),
+        ("ssd300_vgg16,width=64", "width is no setting of ssd300_vgg16"),
+        ("torchvision:retinanet_resnet18_fpn", "torchvision has no weights of 'retinanet_resnet18_fpn'"),
+    ],
+)
+def test_bad_detector_names(arch: str, words: str) -> None:
+    with pytest.raises(DmcError, match=words):
+        dmc.load(arch) if arch.startswith("torchvision") else untrained("ab", arch)
+
+
+def test_a_small_detectors_state_dict_loads_with_its_settings(tmp_path: Path) -> None:
+    detector = untrained("ab", "retinanet:timm/test_resnet,width=16,depth=1")
+    torch.save(detector.module.state_dict(), tmp_path / "d.pth")
+    names = tmp_path / "names.txt"
+    names.write_text("a\nb\n")
+    spec = f"{tmp_path / 'd.pth'},arch=retinanet:timm/test_resnet,width=16,depth=1,norm=batch,classes={names}"
+    loaded = dmc.load(f"{spec},size=128")
+    assert loaded.preprocessing.size == 128
+    images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
+    torch.testing.assert_close(loaded.answers(images).logits_NAK, detector.answers(images).logits_NAK)
+    detector.save(tmp_path / "d")
+    assert dmc.load(f"{tmp_path / 'd'},size=96").preprocessing.size == 96
+    with pytest.raises(DmcError, match="are given for state dicts only"):
+        dmc.load(f"{tmp_path / 'd'},classes={names}")
+
+
+def test_a_broken_image_does_not_shift_the_others_truth(squares: Path, tmp_path: Path) -> None:
+    """A detector that sees the truth: perfect, whether images are held or streamed."""
+    folder = shutil.copytree(squares, tmp_path / "squares")
+    (folder / "JPEGImages" / "val_003.jpg").write_bytes(b"no image")
+    scenes = open_scenes(f"{folder},split=val")
+
+    class Seer(Detector):
+        def detections(self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]]) -> list[Found]:
+            found = []
+            for image, (_, width) in zip(images_N3HW, sizes, strict=True):
+                boxes, labels = [], []
+                for label, name in enumerate(self.names):
+                    channel = ("red", "green", "blue").index(name)
+                    others = [c for c in range(3) if c != channel]
+                    mask = (image[channel] > 170) & (image[others].amax(dim=0) < 120)
+                    for columns in (slice(0, width // 2), slice(width // 2, width)):  # one square in each half
+                        ys, xs = mask[:, columns].nonzero(as_tuple=True)
+                        if len(ys) > 60:
+                            left = columns.start
+                            boxes.append(
+                                [left + int(xs.min()), int(ys.min()), left + int(xs.max()) + 1, int(ys.max()) + 1]
+                            )
+                            labels.append(label)
+                found.append(
+                    Found(
+                        np.array(boxes, np.float32).reshape(-1, 4),
+                        np.ones(len(boxes), np.float32),
+                        np.array(labels, np.int64),
+                    )
+                )
+            return found
+
+    seer = Seer(create_detector(TINY, 3).eval(), scenes.classes, replace(IMAGENET, size=80))
+    for memory in (2**30, 1000):
+        result = evaluate(seer, scenes, memory=memory)
+        assert (result.images, result.skipped) == (19, 1)
+        assert result.mean > 0.9
+
+
+def test_what_the_student_finds_again(unlabeled: Path) -> None:
+    """A twin of the first teacher, wider by a class that it never names, does not find what the second one does."""
+    first, second = untrained("ab"), untrained("c", seed=1)
+    with torch.no_grad():
+        for detector in (first, second):
+            detector.module.get_parameter("head.classification_head.cls_logits.bias").fill_(2.0)
+    twin = first.widened("c")
+    with torch.no_grad():
+        twin.module.get_parameter("head.classification_head.cls_logits.bias").view(-1, 3)[:, 2] = -20
+    teachers = DetectorTeachers([first, second], "none")
+    feed = open_feed(open_images(unlabeled), Scenes(64))
+    (again, all_ours), (none, all_theirs) = found_again(twin, teachers, feed)
+    assert again > 0.8 * all_ours > 0  # not all: equal scores are sorted by rounding
+    assert none == 0 < all_theirs
+
+
 def test_mixed_backbones_merge_and_other_anchors_do_not(unlabeled: Path) -> None:
     quick = dmc.Schedule(epochs=1, lr=1e-4, batch_size=40)
     other = untrained("c", "retinanet:timm/test_efficientnet,width=24,depth=2,scale=2", seed=1)
@@ -237,7 +389,7 @@ def test_backbone_weights_from_a_file(tmp_path: Path) -> None:
     assert all(m.training for m in untrained("ab").module.train().modules() if isinstance(m, nn.BatchNorm2d))
     resnet = timm.create_model("resnet18").state_dict()
     save_file(resnet, tmp_path / "r.safetensors")
-    with pytest.raises(DmcError, match="cannot make a backbone of timm/test_resnet"):
+    with pytest.raises(DmcError, match=r"does not fit timm/test_resnet: it lacks 'conv1.0.weight'"):
         Detector.untrained(TINY, "ab", weights=str(tmp_path / "r.safetensors"))
 
 
@@ -260,6 +412,8 @@ def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled:
     assert found["images"] == 20
     assert found["per_class"]["red"]["area"] > 0.5
     assert found["per_class"]["green"]["area"] > 0.5
+    assert found["per_class"]["blue"]["area"] > 0.2  # of a teacher with one class
+    assert found["data"].endswith("(val)")
     assert "VOC07 AP" in dmc("evaluate", tmp_path / "m", test).out
     image = squares / "JPEGImages" / "val_000.jpg"
     said = dmc("predict", tmp_path / "m", image, "--json", "--draw", tmp_path / "drawn", "--least", 0.2)
@@ -268,6 +422,9 @@ def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled:
     with Image.open(tmp_path / "drawn" / "val_000.png") as picture:
         assert picture.size == (96, 80)
     assert "val_000.jpg: " in dmc("predict", tmp_path / "m", image).out
+    for wrong, words in ((("--least", 0.01), "0.05 to 1"), ((image, "--draw", tmp_path / "d"), "both would be drawn")):
+        said = dmc("predict", tmp_path / "m", image, *wrong)
+        assert (said.code, words in said.err) == (2, True), said.err
     said = dmc("learn", tmp_path / "rg", squares, "--keep", "blue", "--aux", unlabeled, "-o", tmp_path / "l",
                "--specialist-epochs", 1, "--epochs", 1, *short)  # fmt: skip
     assert said.code == 0, said.err

@@ -120,7 +120,14 @@ def test_coco(tmp_path: Path) -> None:
     [
         ({"annotations": [{"id": 9, "image_id": 7, "category_id": 1, "bbox": [0, 0, 1, 1]}]}, "unknown category 1"),
         ({"annotations": [{"id": 9, "image_id": 1, "category_id": 2, "bbox": [0, 0, 1, 1]}]}, "unknown image 1"),
-        ({"annotations": [{"id": 9, "image_id": 7, "category_id": 2, "bbox": [0, 0]}]}, "annotation 9 has no box"),
+        ({"annotations": [{"id": 9, "image_id": 7, "category_id": 2, "bbox": [0, 0]}]}, r"annotations.0.bbox.2: Field"),
+        (
+            {"annotations": [{"id": 9, "image_id": 7, "bbox": [0, 0, 1, 1]}]},
+            "annotations.0.category_id: Field required",
+        ),
+        ({"annotations": None}, "annotations: Input should be a valid"),
+        ({"images": [{"file_name": "a.png"}]}, "images.0.id: Field required"),
+        ({"images": {}}, "images: Input should be a valid"),
     ],
 )
 def test_bad_coco(tmp_path: Path, changes: dict[str, object], words: str) -> None:
@@ -130,12 +137,24 @@ def test_bad_coco(tmp_path: Path, changes: dict[str, object], words: str) -> Non
 
 def test_broken_json(tmp_path: Path) -> None:
     path = tmp_path / "instances.json"
-    path.write_text("{")
-    with pytest.raises(DmcError, match=r"cannot read .*instances.json"):
-        open_scenes(path)
-    path.write_text('{"images": []}')
-    with pytest.raises(DmcError, match="it has no 'annotations'"):
-        open_scenes(path)
+    for text, words in (
+        ("{", "Invalid JSON"),
+        ("null", "Input should be an object"),
+        ('{"images": []}', "annotations"),
+    ):
+        path.write_text(text)
+        with pytest.raises(DmcError, match=rf"instances.json is no COCO annotation file: {words}"):
+            open_scenes(path)
+
+
+def test_a_rotated_photograph_without_a_stated_size_is_upright(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was held on its side
+    folder = voc_with(tmp_path, voc_object("cat", 1, 1, 9, 9), size="")
+    Image.new("RGB", (40, 30)).save(folder / "JPEGImages" / "a.jpg", exif=exif)
+    objects = only(open_scenes(folder)).objects
+    assert objects is not None
+    assert (objects.width, objects.height) == (30, 40)
 
 
 def test_other_classes_are_hidden(squares: Path) -> None:

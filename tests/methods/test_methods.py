@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 import torch.nn.functional as F
@@ -19,22 +20,23 @@ from dmc.methods import exemplars
 from dmc.methods.base import Learned, Lesson
 from dmc.methods.dmc_plus import DMCPlus
 from dmc.methods.ewc import EWC
-from dmc.methods.ewc_plus_plus import FisherTracker
+from dmc.methods.ewc_plus_plus import EWCPlusPlus, FisherTracker, diagonal
 from dmc.methods.exemplars import herding
 from dmc.methods.fixed_representation import FixedRepresentation
 from dmc.methods.icarl import ICaRL, NearestMean, SigmoidDistillation
-from dmc.methods.importance import Penalty, Regularised, grown, normalised
+from dmc.methods.importance import Penalty, Regularised, grown, normalised, stiffest
 from dmc.methods.inference_twice import InferenceTwice
-from dmc.methods.lwf import WithoutForgetting
+from dmc.methods.lwf import LwF, WithoutForgetting
 from dmc.methods.mas import MAS
-from dmc.methods.rewc import REWC, Rotation, rotations_of
-from dmc.methods.rwalk import WalkTracker
+from dmc.methods.rewc import REWC, RotatedPenalty, Rotation, rotations_of
+from dmc.methods.rwalk import RWalk, WalkTracker
 from dmc.methods.si import SI, PathTracker
 from dmc.recipes.profile import Profile
 from dmc.specialist import Specialist
 from dmc.training.schedule import Schedule
 from tests.conftest import tiny
 
+Floats = npt.NDArray[np.float64]
 PIXEL = Preprocessing(1, (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
 
@@ -53,6 +55,13 @@ def step(tracker: FisherTracker | PathTracker, gradient: float, change: float) -
     tracker.weights_stepped()
 
 
+def bare(module: nn.Module) -> Specialist:
+    """A specialist that is nothing but its module."""
+    specialist = Specialist.__new__(Specialist)
+    specialist.module = module
+    return specialist
+
+
 def lesson(data: ArrayImages, folder: Path, strength: float = 0.0) -> Lesson:
     quick = Schedule(epochs=2, batch_size=8)
     profile = Profile(name="test", specialist=quick, consolidation=quick)
@@ -64,12 +73,18 @@ def test_ewc_plus_plus_averages_the_fisher_while_it_trains(monkeypatch: pytest.M
     tracker = FisherTracker(one_weight(), {})
     for gradient in (1, 3):  # mean square 5, weighed with 0.9
         step(tracker, gradient, 0)
-    assert tracker.diagonal()["weight"].item() == pytest.approx(4.5)
+    assert diagonal(tracker.tensors)["weight"].item() == pytest.approx(4.5)
     for gradient in (2, 2):  # 0.1 * 4.5 + 0.9 * 4
         step(tracker, gradient, 0)
-    assert tracker.diagonal()["weight"].item() == pytest.approx(4.05)
+    assert diagonal(tracker.tensors)["weight"].item() == pytest.approx(4.05)
     step(tracker, 1, 0)  # half an interval: 0.1 * 4.05 + 0.9 * 1
-    assert tracker.diagonal()["weight"].item() == pytest.approx(1.305)
+    assert diagonal(tracker.tensors)["weight"].item() == pytest.approx(1.305)
+    learned = Learned([bare(tracker.module)], dict(tracker.tensors))
+    EWCPlusPlus().importance(learned, lesson=None)  # type: ignore[arg-type]
+    again = FisherTracker(tracker.module, learned.notes)  # the next lesson goes on from there
+    for gradient in (2, 0):
+        step(again, gradient, 0)
+    assert diagonal(again.tensors)["weight"].item() == pytest.approx(0.1 * 1.305 + 0.9 * 2)
 
 
 def test_si_integrates_along_the_path() -> None:
@@ -78,9 +93,7 @@ def test_si_integrates_along_the_path() -> None:
     step(tracker, 2, -0.1)
     step(tracker, 1, -0.1)
     assert tracker.get("omega")["weight"].item() == pytest.approx(0.3)
-    specialist = Specialist.__new__(Specialist)
-    specialist.module = module
-    learned = Learned([specialist], dict(tracker.tensors))
+    learned = Learned([bare(module)], dict(tracker.tensors))
     found = SI().importance(learned, lesson=None)["weight"].item()  # type: ignore[arg-type]
     assert found == pytest.approx(0.3 / (0.04 + 1e-3))
     learned.notes["importance.weight"] = torch.tensor([[2.0]])
@@ -102,6 +115,35 @@ def test_rwalk_divides_by_the_riemannian_length_of_each_interval(monkeypatch: py
         running = 0.1 * running + 0.9 * gradient**2
         expected += max(0.0, -gradient * change / (0.5 * running * change**2 + 1e-3))
     assert walk.get("score")["weight"].item() == pytest.approx(expected, rel=1e-4)
+
+
+def unit(x: Floats) -> Floats:
+    scaled: Floats = (x - x.min()) / (x.max() - x.min())
+    return scaled
+
+
+def test_rwalk_adds_fisher_and_averaged_score_both_scaled() -> None:
+    """Two weights and one step, less than an interval. By hand: F = 0.9 g^2, score = -g d / (F d^2 / 2 + 1e-3)."""
+    module = nn.Linear(2, 1, bias=False)
+    nn.init.zeros_(module.weight)
+    walk_in_lesson: dict[str, Tensor] = {}
+    scores: list[Floats] = []
+    for gradient, change in (((1.0, 2.0), (-0.1, -0.1)), ((2.0, 1.0), (-0.2, -0.1))):
+        fisher, walk = RWalk().trackers(module, walk_in_lesson)
+        module.weight.grad = torch.tensor([gradient])
+        for tracker in (fisher, walk):
+            tracker.gradients_ready()
+        with torch.no_grad():
+            module.weight.add_(torch.tensor([change]))
+        walk.weights_stepped()
+        notes = walk_in_lesson | fisher.tensors | walk.tensors
+        found = RWalk().importance(learned := Learned([bare(module)], notes), lesson=None)["weight"]  # type: ignore[arg-type]
+        walk_in_lesson = learned.notes
+        running = np.zeros(2) if not scores else 0.9 * np.square((1.0, 2.0))
+        f = 0.1 * running + 0.9 * np.square(gradient)
+        score = -np.multiply(gradient, change) / (0.5 * f * np.square(change) + 1e-3)
+        scores.append(score if not scores else (scores[-1] + score) / 2)
+        assert found[0].tolist() == pytest.approx((unit(f) + unit(scores[-1])).tolist(), rel=1e-4)
 
 
 def linear(names: str, seed: int) -> Specialist:
@@ -140,7 +182,7 @@ def test_the_penalty_is_strength_times_importance_times_squared_distance() -> No
     old, wide = tiny("ab", 1), tiny("abcd", 2)
     anchor = {name: p.detach().clone() for name, p in old.module.named_parameters()}
     importance = {name: torch.rand_like(p) for name, p in anchor.items()}
-    task = Regularised(wide, "cd", (), anchor, Penalty(importance, strength=0.7, lr=0.1))
+    task = Regularised(wide, "cd", (), anchor, Penalty(importance, strength=0.7, limit=10.0))
     images = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
     batch = Batch(images, torch.tensor([0, 1, 0, 1, 0, 1]))
     task.losses(batch)["loss"].backward()  # type: ignore[no-untyped-call]
@@ -157,11 +199,23 @@ def test_the_penalty_is_strength_times_importance_times_squared_distance() -> No
         torch.testing.assert_close(found[name], parameter.grad)
 
 
-def test_a_penalty_too_stiff_for_the_step_is_limited() -> None:
-    """SGD on s x^2 multiplies x by 1 - 2 lr s: at the limit, one step goes all the way back."""
-    penalty = Penalty({"w": torch.tensor([1.0, 1e6])}, strength=2.0, lr=0.1)
-    x = torch.tensor([3.0, 3.0])
-    assert (x - 0.1 * penalty.gradient("w", x)).tolist() == pytest.approx([3 * (1 - 2 * 0.1 * 2), 0.0])
+def test_a_penalty_too_stiff_for_sgd_is_limited() -> None:
+    """SGD with momentum on s x^2, written out: at the limit x falls, a quarter above it x explodes."""
+    limit = stiffest(Schedule(epochs=1, lr=0.1, momentum=0.9))
+    assert limit == pytest.approx(17.1)
+
+    def walked(stiffness: float) -> float:
+        x, velocity, penalty = 3.0, 0.0, Penalty({"w": torch.tensor(stiffness)}, 1.0, limit=1e9)
+        for _ in range(60):
+            velocity = 0.9 * velocity + float(penalty.gradient("w", torch.tensor(x)))
+            x -= 0.1 * velocity
+        return abs(x)
+
+    assert walked(limit) < 0.1
+    assert walked(1.25 * limit) > 1e4
+    assert Penalty({"w": torch.tensor([1.0, 1e6])}, 2.0, limit).stiffness["w"].tolist() == pytest.approx([2.0, limit])
+    turned = RotatedPenalty([({"w": torch.tensor([1e6])}, {})] * 4, 1.0, limit)
+    assert turned.gradient("w", torch.ones(1)).item() == pytest.approx(2 * limit)  # four lessons share it
 
 
 def test_rewc_rotates_without_changing_the_function() -> None:
@@ -220,21 +274,32 @@ def test_importance_is_scaled_over_all_layers_together() -> None:
     assert grown(torch.ones(1, 2), torch.ones(3, 2)).tolist() == [[1, 1], [0, 0], [0, 0]]
 
 
-def test_lwf_adds_distillation_over_the_old_classes() -> None:
-    old = tiny("ab", 1)
-    wide = old.widened("cd")
+def test_lwf_distils_each_earlier_group_in_a_softmax_of_its_own() -> None:
+    old = tiny("abc", 1)
+    wide = old.widened("de")
     images = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 1, 1, 0])
-    found = WithoutForgetting(wide, old, ("c", "d"), strength=3.0).losses(Batch(images, labels))
+    found = WithoutForgetting(wide, old, ("d", "e"), [2, 1], strength=3.0).losses(Batch(images, labels))
     assert found["distillation"].item() == pytest.approx(0, abs=1e-6)  # nothing has been forgotten yet
-    other = tiny("ab", 2)
-    found = WithoutForgetting(wide, other, ("c", "d"), strength=3.0).losses(Batch(images, labels))
-    logits, before = wide.logits(images), other.logits(images)
-    p, q = (before / 2).softmax(1), (logits[:, :2] / 2).softmax(1)
-    divergence = (p * (p / q).log()).sum(1).mean()
-    assert found["distillation"].item() == pytest.approx(4 * divergence.item(), rel=1e-4)
-    total = F.cross_entropy(logits[:, 2:], labels) + 3 * found["distillation"]  # a head of their own
-    assert found["loss"].item() == pytest.approx(total.item(), rel=1e-5)
+    other = tiny("abcf", 2)
+    found = WithoutForgetting(wide.widened("f"), other, ("d", "e"), [2, 2], strength=3.0).losses(Batch(images, labels))
+    logits, before = wide.widened("f").logits(images), other.logits(images)
+    total = torch.zeros(())
+    for head in (slice(0, 2), slice(2, 4)):
+        p, q = (before[:, head] / 2).softmax(1), (logits[:, head] / 2).softmax(1)
+        total = total + (p * (p / q).log()).sum(1).mean()
+    assert found["distillation"].item() == pytest.approx(total.item(), rel=1e-4)
+    wanted = F.cross_entropy(logits[:, 3:5], labels) + 3 * total  # the new ones have a head of their own, too
+    assert found["loss"].item() == pytest.approx(wanted.item(), rel=1e-5)
+
+
+def test_lwf_remembers_its_groups(tmp_path: Path) -> None:
+    method = LwF()
+    learned = method.begin(Learned([tiny("ab", 1)]), lesson(noise(["a", "b"]), tmp_path / "0"))
+    for i, names in enumerate((["c", "d"], ["e"]), start=1):
+        learned = method.learn(learned, lesson(noise(names), tmp_path / str(i)))
+    assert learned.notes["heads"].tolist() == [2, 2, 1]
+    assert learned.specialists[0].names == tuple("abcde")
 
 
 def noise(names: list[str], seed: int = 0) -> ArrayImages:
@@ -329,22 +394,25 @@ def test_icarl_shares_its_budget_among_all_classes(tmp_path: Path, monkeypatch: 
 
 
 def test_dmc_plus_has_the_appendixs_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """K = 20, g = 2: 10 of each, then 10 of each new class join (K / g), and 5 of each stay (K / 2g)."""
-    monkeypatch.setattr(DMCPlus, "memory", 20)
-    tuned_on: list[int] = []
+    """K = 12, g = 2: K/g = 6 of each; in session 1 six of each new class join and K/2g = 3 of each stay; in session 2
+    three of each new class join (K/2g), and K/3g = 2 of each stay."""
+    monkeypatch.setattr(DMCPlus, "memory", 12)
+    tuned_on: list[dict[str, int]] = []
     real = exemplars.as_source
 
     def counted(kept: dict[str, Tensor]) -> Source:
-        tuned_on.append(sum(map(len, kept.values())))
+        tuned_on.append({name: len(images) for name, images in kept.items()})
         return real(kept)
 
     monkeypatch.setattr("dmc.methods.exemplars.as_source", counted)
     method = DMCPlus()
-    first = method.begin(Learned([tiny("ab", 1)]), lesson(noise(["a", "b"]), tmp_path / "0"))
-    assert [len(images) for images in exemplars.of(first.notes).values()] == [8, 8]  # all there are
     aux = ArrayImages(np.random.default_rng(0).integers(0, 256, (16, 16, 16, 3), dtype=np.uint8))
-    second = method.learn(first, replace(lesson(noise(["c", "d"], 1), tmp_path / "1"), aux=aux))
-    assert tuned_on == [32]
-    assert [len(images) for images in exemplars.of(second.notes).values()] == [5, 5, 5, 5]
+    learned = method.begin(Learned([tiny("ab", 1)]), lesson(noise(["a", "b"]), tmp_path / "0"))
+    kept = [{name: len(images) for name, images in exemplars.of(learned.notes).items()}]
+    for i, names in enumerate((["c", "d"], ["e", "f"]), start=1):
+        learned = method.learn(learned, replace(lesson(noise(names, i), tmp_path / str(i)), aux=aux))
+        kept.append({name: len(images) for name, images in exemplars.of(learned.notes).items()})
+    assert kept == [dict.fromkeys("ab", 6), dict.fromkeys("abcd", 3), dict.fromkeys("abcdef", 2)]
+    assert tuned_on == [dict.fromkeys("abcd", 6), dict.fromkeys("abcdef", 3)]
     short = DMCPlus._short(Schedule(epochs=200))
     assert (short.epochs, short.lr_at(0, 10), short.lr_at(149, 10)) == (15, 1e-3, 1e-3)

@@ -1,7 +1,10 @@
 """The paper's detection tables: which models stand in their rows, how each is made, what it scores.
 
-DIR/SPLIT/models/NAME   a model and its run, shared by the rows that build on it
-DIR/SPLIT/ROW.json      a finished row
+DIR/seed-0/SPLIT/bench.json      what was asked: profile, old and new classes
+DIR/seed-0/SPLIT/models/NAME     a model and its run, shared by the rows that build on it
+DIR/seed-0/SPLIT/rows/NAME.json  a finished row
+
+Recipes of one profile may share a folder: what one of them has made, the others find.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from dmc.detect.evaluation import evaluate
 from dmc.detect.teachers import DetectorTeachers
 from dmc.distill.targets import Centring
 from dmc.errors import DmcError, nearest
-from dmc.files import write_text
+from dmc.files import settle, write_text
 from dmc.recipes.profile import read_recipes
 from dmc.recipes.recipe import published
 from dmc.training.schedule import DETECTION, Schedule
@@ -47,8 +50,13 @@ class RowPlan(BaseModel):
     share: float = Field(default=1.0, gt=0, le=1)  # of the auxiliary images
     more_epochs: int = Field(default=1, ge=1)  # times as many epochs of consolidation
     centring: Centring | None = None
-    new_arch: str | None = None  # of the new classes' detector
+    new_arch: str | None = None  # of the new classes' detector; None: as the others
     weights: str | None = None  # of that
+
+    @property
+    def slug(self) -> str:
+        """Names the row's files: all that makes it differ from others."""
+        return _slug(" ".join(f"{key} {value}" for key, value in self.model_dump(exclude_defaults=True).items()))
 
 
 class DetectionRecipe(BaseModel):
@@ -64,6 +72,12 @@ class DetectionRecipe(BaseModel):
 
     def at(self, profile: str) -> DetectionRecipe:
         return self.model_validate(self.model_dump() | self.profiles.get(profile, {}))
+
+    def plan(self, label: str) -> RowPlan:
+        """A row's; the recipe's network for the new classes holds where the row needs one and names none."""
+        row = self.rows[label]
+        needs_new = row.kind in ("new", "inference-twice", "dmc")
+        return row.model_copy(update={"new_arch": row.new_arch or self.new_arch}) if needs_new else row
 
     def needed_data(self, profile: DetectionProfile) -> list[str]:
         pools = {row.aux or profile.aux for row in self.at(profile.name).rows.values() if row.kind == "dmc"}
@@ -127,10 +141,13 @@ class DetectionBench:
     profile: DetectionProfile
     old: tuple[str, ...]
     new: tuple[str, ...]
-    new_arch: str | None
     folder: Path
     data_root: Path | None
     seed: int = 0
+
+    def settle(self) -> None:
+        """Write down what is made here, or refuse a folder in which something else was."""
+        settle(self.folder, {"profile": self.profile.model_dump(mode="json"), "old": self.old, "new": self.new})
 
     def data(self) -> tuple[Scenery, Scenery]:
         """Training and test scenes with all of the split's classes."""
@@ -152,22 +169,20 @@ class DetectionBench:
             source = open_images(str((self.data_root or Path()) / name))
         return source if row.share == 1 else sampled(source, round(row.share * len(source)))
 
-    def result(self, label: str, row: RowPlan) -> dict[str, Any]:
+    def result(self, row: RowPlan) -> dict[str, Any]:
         """Average precisions as fractions, or why there are none. Finished rows are not made again."""
-        path = self.folder / f"{_slug(label)}.json"
+        path = self.folder / "rows" / f"{row.slug}.json"
         if not path.exists():
             try:
                 found = self._measured(row)
             except DmcError as error:
-                print(f"{label}: {error}", file=sys.stderr)
-                return {"row": label, "failed": str(error)}
+                return {"failed": str(error)}
             write_text(path, json.dumps(found, indent=2) + "\n")
-        measured: dict[str, Any] = {"row": label, **json.loads(path.read_text(encoding="utf-8"))}
+        measured: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return measured
 
     def _measured(self, row: RowPlan) -> dict[str, Any]:
         train, test = self.data()
-        self.folder.mkdir(parents=True, exist_ok=True)
         model = self._model(row, train)
         found = evaluate(model, test, keep=[name for name in test.classes if name in model.classes.names])
         knows = {part: [n for n in names if n in found.per_class] for part, names in self._parts().items()}
@@ -191,7 +206,7 @@ class DetectionBench:
         old = self._trained("old", train.keep(self.old), self.profile.arch, self.profile.weights)
         if row.kind == "old":
             return old
-        place = self.folder / "models" / row.kind
+        place = self.folder / "models" / row.slug
         if row.kind == "finetuning":
             return baselines.finetune(old, train.keep(self.new), place, schedule, self.seed)
         if row.kind == "shmelkov":
@@ -203,7 +218,7 @@ class DetectionBench:
         return consolidate(
             teachers,
             self.aux(row),
-            place.parent / _slug(f"dmc {row.model_dump(exclude_defaults=True, exclude={'kind'})}"),
+            place,
             arch=self.profile.arch,
             size=self.profile.size,
             weights=self._weights(self.profile.weights),
@@ -214,7 +229,7 @@ class DetectionBench:
         )
 
     def _new(self, row: RowPlan, train: Scenery) -> Detector:
-        arch = row.new_arch or self.new_arch or self.profile.arch
+        arch = row.new_arch or self.profile.arch
         return self._trained(_slug(f"new {arch}"), train.keep(self.new), arch, row.weights or self.profile.weights)
 
     def _trained(self, name: str, scenes: Scenery, arch: str, weights: str) -> Detector:
@@ -253,8 +268,7 @@ class DetectionReproduction:
                 self.profile,
                 old,
                 new,
-                recipe.new_arch,
-                self.folder / f"seed-{seed}" / _slug(split or "all"),
+                self.folder / f"seed-{seed}" / f"{len(old)}+{len(new)}-{new[0]}",
                 self.data_root,
                 seed,
             )
@@ -278,12 +292,17 @@ class DetectionReproduction:
         for row in recipe.rows.values():
             if row.kind == "dmc":
                 first.aux(row)
+        for bench in benches.values():
+            bench.settle()
         known = {(row.get("setting", ""), row["row"]): row for row in published(self.name)}
         found = []
         for (split, seed), bench in benches.items():
-            for label, row in recipe.rows.items():
-                measured = bench.result(label, row)
-                found.append({"setting": split, "seed": seed, **measured, "published": known.get((split, label), {})})
+            for label in recipe.rows:
+                measured = bench.result(recipe.plan(label))
+                if "failed" in measured:
+                    print(f"{label}: {measured['failed']}", file=sys.stderr)
+                paper = known.get((split, label), {})
+                found.append({"setting": split, "seed": seed, "row": label, **measured, "published": paper})
         return found
 
 

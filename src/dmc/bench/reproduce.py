@@ -66,7 +66,7 @@ class Reproduction:
         from dmc.report import reproduce
 
         benches = {setting: bench for setting, bench in self.benches().items() if bench.folder.exists()}
-        reproduce.draw(self, benches, rows, self.folder / "figure.png")
+        reproduce.draw(self, benches, rows, self.folder / f"{self.name}.png")
         return reproduce.as_table(self, rows)
 
     def ready(self) -> dict[str, Bench]:
@@ -104,7 +104,7 @@ def recipe_job(
     name: str,
     profile: str,
     orders: int | None,
-    folder: Path,
+    folder: Path | None,
     data_root: Path | None,
     also: Sequence[str],
     skip_missing: bool,
@@ -118,7 +118,9 @@ def recipe_job(
         if also or skip_missing:
             raise DmcError(f"{name} is about detectors: --also and --skip-missing are for classifiers")
         settings = load_detection_profile(profile)
+        folder = folder or Path("reproduced") / f"detection-{profile}"  # they share detectors
         return DetectionReproduction(name, detectors[name], settings, orders or 1, folder, data_root)
+    folder = folder or Path("reproduced") / f"{name}-{profile}"
     return Reproduction(
         name, classifiers[name], profile, orders or 5, folder, data_root, parsed_variants(also), skip_missing
     )

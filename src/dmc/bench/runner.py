@@ -25,7 +25,7 @@ from dmc.data.feed import open_feed
 from dmc.data.sources import ListedImages, Source
 from dmc.device import pick_device
 from dmc.errors import DmcError
-from dmc.files import replacing, write_text
+from dmc.files import replacing, settle, write_text
 from dmc.methods import Learned, Lesson, Method, exemplars
 from dmc.methods.base import Classifier
 from dmc.methods.importance import Regularised, Tracker
@@ -65,17 +65,15 @@ class Bench:
 
     def settle(self) -> None:
         """Write down what is run here, or refuse a folder in which something else was."""
-        config = {
-            "stream": self.stream,
-            "group_size": self.group_size,
-            "profile": self.profile.model_dump(mode="json"),
-            "tune": self.tune,
-        }
-        path = self.folder / "bench.json"
-        if path.exists() and json.loads(path.read_text()) != config:
-            raise DmcError(f"{self.folder} holds another comparison (see bench.json); choose another folder")
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_text(path, json.dumps(config, indent=2) + "\n")
+        settle(
+            self.folder,
+            {
+                "stream": self.stream,
+                "group_size": self.group_size,
+                "profile": self.profile.model_dump(mode="json"),
+                "tune": self.tune,
+            },
+        )
 
     def run_all(self, methods: Sequence[Method], orders: int) -> None:
         """Every cell that is not finished; a cell that fails says so, and the others go on."""

@@ -7,17 +7,16 @@ the box; here a box lies between pixel borders, counted from 0, so VOC's left an
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
+from PIL import Image, ImageOps
+from pydantic import BaseModel, ValidationError
 
 from dmc.classes import Classes
 from dmc.data.sources import UNLABELED, Objects, Record, Source, permuted
@@ -53,7 +52,7 @@ class Scenery(Source):
 
     def keep(self, names: Iterable[str], empty: bool = False) -> Scenery:
         """Only objects of these classes; images that show none are left out, unless `empty` ones are wanted."""
-        kept = Classes.of(self.classes).keep(names)
+        kept = Classes.of(self.classes).keep(names, self.name)
         new_label = np.full(len(self.classes), -1)
         new_label[list(kept.columns)] = np.arange(len(kept))
         scenes = []
@@ -127,49 +126,74 @@ def _voc_file(folder: Path, stem: str) -> tuple[Path, list[Named], tuple[int, in
     return image, rows, size if min(size) > 0 else _size_of(image)
 
 
+class CocoImage(BaseModel):
+    id: int
+    file_name: str
+    width: int = 0
+    height: int = 0
+
+
+class CocoObject(BaseModel):
+    id: int | None = None
+    image_id: int
+    category_id: int
+    bbox: tuple[float, float, float, float]  # left, top, width, height
+    iscrowd: int = 0
+
+
+class CocoCategory(BaseModel):
+    id: int
+    name: str
+
+
+class CocoFile(BaseModel):
+    """What dmc reads of a COCO annotation file."""
+
+    images: list[CocoImage]
+    annotations: list[CocoObject]
+    categories: list[CocoCategory]
+
+
 def coco(path: Path, images: Path | None) -> Scenery:
     """A COCO annotation file; crowds are `difficult`. Images are looked for in `images`, or beside the file."""
     content = read_coco(path)
-    categories = sorted(content["categories"], key=lambda c: c["id"])
-    place = {category["id"]: i for i, category in enumerate(categories)}
-    rows: dict[int, list[tuple[int, tuple[float, float, float, float], bool]]] = {
-        i["id"]: [] for i in content["images"]
-    }
-    for item in content["annotations"]:
-        if item["category_id"] not in place:
-            raise DmcError(f"{path}: annotation {item.get('id')} has the unknown category {item['category_id']}")
-        if item["image_id"] not in rows:
-            raise DmcError(f"{path}: annotation {item.get('id')} is of the unknown image {item['image_id']}")
-        if len(item.get("bbox", ())) != 4:
-            raise DmcError(f"{path}: annotation {item.get('id')} has no box")
-        x, y, width, height = item["bbox"]
-        box = (x, y, x + width, y + height)
-        rows[item["image_id"]].append((place[item["category_id"]], box, bool(item.get("iscrowd", 0))))
-    folder = images or path.parent
+    categories = sorted(content.categories, key=lambda category: category.id)
+    place = {category.id: i for i, category in enumerate(categories)}
+    rows: dict[int, list[Labeled]] = {image.id: [] for image in content.images}
+    for item in content.annotations:
+        x, y, width, height = item.bbox
+        rows[item.image_id].append((place[item.category_id], (x, y, x + width, y + height), bool(item.iscrowd)))
     found = []
-    for image in content["images"]:
-        file = folder / image["file_name"]
-        size = (int(image.get("width", 0)), int(image.get("height", 0)))
-        found.append((file, size if min(size) > 0 else _size_of(file), rows[image["id"]]))
-    return Scenery(str(path), [category["name"] for category in categories], _annotated(found))
+    for image in content.images:
+        file = (images or path.parent) / image.file_name
+        size = (image.width, image.height) if min(image.width, image.height) > 0 else _size_of(file)
+        found.append((file, size, rows[image.id]))
+    return Scenery(str(path), [category.name for category in categories], _annotated(found))
 
 
-def read_coco(path: Path) -> dict[str, Any]:
+def read_coco(path: Path) -> CocoFile:
+    """The file's content, in which every object is of a known image and of a known category."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise DmcError(f"cannot read {path}: {first_line(error)}") from None
-    absent = [key for key in ("images", "annotations", "categories") if key not in content]
-    if absent:
-        raise DmcError(f"{path} is no COCO annotation file: it has no {absent[0]!r}")
-    found: dict[str, Any] = content
-    return found
+        content = CocoFile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise DmcError(f"cannot read {path}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DmcError(f"{path} is no COCO annotation file: {place + ': ' if place else ''}{first['msg']}") from None
+    images, categories = {image.id for image in content.images}, {category.id for category in content.categories}
+    for item in content.annotations:
+        if item.category_id not in categories:
+            raise DmcError(f"{path}: annotation {item.id} has the unknown category {item.category_id}")
+        if item.image_id not in images:
+            raise DmcError(f"{path}: annotation {item.id} is of the unknown image {item.image_id}")
+    return content
 
 
 def _size_of(path: Path) -> tuple[int, int]:
     try:
         with Image.open(path) as image:
-            return image.size
+            return ImageOps.exif_transpose(image).size  # upright, as it is decoded
     except OSError as error:
         raise DmcError(f"cannot read the size of {path}: {first_line(error)}") from None
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
+import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -18,7 +20,8 @@ from dmc.data.opening import open_images
 from dmc.data.sources import Source
 from dmc.detect.annotations import open_scenes
 from dmc.detect.detector import Detector, detector_preprocessing
-from dmc.detect.scenes import Scenes
+from dmc.detect.precision import OVERLAP, overlaps
+from dmc.detect.scenes import SceneBatch, Scenes
 from dmc.detect.teachers import DetectorTeachers, gathered, require_same_anchors
 from dmc.detect.training import train
 from dmc.distill.losses import LossName, loss_named
@@ -78,7 +81,7 @@ class DetectorConsolidation(Plan[Detector]):
         aux: Images,
         *,
         arch: str | None = None,  # the student's; None: the first teacher's
-        size: int | None = None,  # of the shorter side; None: the first teacher's
+        size: int | None = None,  # of the shorter side, for all; None: the largest teacher's
         loss: LossName = "l2",
         centring: Centring | None = None,  # None: see `DEFAULT_CENTRING`
         weights: str | None = "imagenet",  # the student's backbone: imagenet, a file, or random (None)
@@ -100,10 +103,17 @@ class DetectorConsolidation(Plan[Detector]):
         if arch is None:
             raise DmcError(f"{first.name} has no architecture name; say which one the student has (arch)")
         alike = next((d.preprocessing for d in teachers if d.arch == arch), detector_preprocessing(arch))
-        preprocessing = replace(alike, size=size or first.preprocessing.size)
+        preprocessing = replace(alike, size=size or self.teachers.framing.size)
         self.student = Detector.untrained(arch, self.teachers.union.names, preprocessing, seed, weights)
         answers = [(d, d.answers(self.framing.blank())) for d in (*teachers, self.student)]
         require_same_anchors(answers)
+        for teacher in teachers:
+            if teacher.preprocessing.size != self.framing.size:
+                print(
+                    f"{teacher.name} was made for images of {teacher.preprocessing.size} pixels and sees "
+                    f"{self.framing.size}: all look at the same pixels, anchor by anchor (--size)",
+                    file=sys.stderr,
+                )
 
     @property
     def framing(self) -> Scenes:
@@ -123,9 +133,15 @@ class DetectorConsolidation(Plan[Detector]):
         return DetectionDistillation(self.student, self.teachers, self.loss, self.anchors, self.box_weight)
 
     def kept(self, feed: Feed) -> list[str]:
-        """How often student and teacher name the same class where the teacher is sure of an object."""
-        shares = same_class(self.student, self.teachers, feed)
-        return [f"where it is sure, the student says the same in {share:.1%} of cases" for share in shares]
+        """How much of what a teacher finds the student finds, too."""
+        words = []
+        for found, total in found_again(self.student, self.teachers, feed):
+            words.append(
+                f"the student finds {found} of its {total} objects in a sample of the images"
+                if total
+                else "finds nothing in a sample of the images"
+            )
+        return words
 
     def finished(self, folder: Path) -> Detector:
         found = load_any(folder)
@@ -137,20 +153,22 @@ class DetectorConsolidation(Plan[Detector]):
         return [float(target.logits_NST[..., list(columns)].std()) for columns in self.teachers.union.columns]
 
 
-def same_class(student: Detector, teachers: DetectorTeachers, feed: Feed, sure: float = 0.3) -> list[float]:
-    """For each teacher; 1.0 where it is never sure."""
-    same, seen = [0] * len(teachers.specialists), [0] * len(teachers.specialists)
+def found_again(student: Detector, teachers: DetectorTeachers, feed: Feed, sure: float = 0.3) -> list[tuple[int, int]]:
+    """For each teacher: of the objects that it is sure of, how many the student sees there as that class, and all."""
+    again, seen = [0] * len(teachers.specialists), [0] * len(teachers.specialists)
     for batch in islice(feed.batches(seed_for(0, "sample"), 12), min(SAMPLE_BATCHES, feed.steps(12))):
+        assert isinstance(batch, SceneBatch)
         images_N3HW = batch.images_N3HW.to(student.device)
-        answers = teachers.each(images_N3HW)
-        ours_NAT = student.answers(images_N3HW).logits_NAK.detach()
-        for i, (detector, theirs) in enumerate(zip(teachers.answering, answers, strict=True)):
-            best = detector.scores(theirs).max(dim=2)
-            sure_NA = best.values > sure
-            said_NA = ours_NAT[..., list(teachers.union.columns[i])].argmax(dim=2)
-            same[i] += int((said_NA == best.indices)[sure_NA].sum())
-            seen[i] += int(sure_NA.sum())
-    return [count / total if total else 1.0 for count, total in zip(same, seen, strict=True)]
+        ours = student.detections(images_N3HW, batch.sizes)
+        for i, teacher in enumerate(teachers.answering):
+            label_of = np.array(teachers.union.columns[i])
+            for mine, theirs in zip(ours, teacher.detections(images_N3HW, batch.sizes), strict=True):
+                sure_M = theirs.scores_M > sure
+                there = overlaps(theirs.boxes_M4[sure_M], mine.boxes_M4) >= OVERLAP
+                same = label_of[theirs.labels_M[sure_M]][:, None] == mine.labels_M
+                again[i] += int((there & same).any(axis=1).sum())
+                seen[i] += int(sure_M.sum())
+    return list(zip(again, seen, strict=True))
 
 
 def consolidate(

@@ -14,7 +14,7 @@ from dmc.data.preprocess import Preprocessing
 from dmc.detect.precision import Found
 from dmc.detect.scenes import Scenes
 from dmc.errors import DmcError, first_line
-from dmc.models.one_stage import SSD_SIZES, Answers, Blueprint, OneStage, create_detector
+from dmc.models.one_stage import SSD_IMAGES, Answers, Blueprint, OneStage, create_detector
 from dmc.seeds import seed_for
 from dmc.specialist import Model
 
@@ -37,7 +37,8 @@ class Detector(Model):
         weights: str | None = "imagenet",
     ) -> Detector:
         """Random heads on a backbone with ImageNet weights, with those of a file, or with random ones (None)."""
-        if weights is None and Blueprint.of(arch).frozen_norm and Blueprint.of(arch).family != "ssd":
+        plan = Blueprint.of(arch)
+        if weights is None and plan.norm == "frozen" and plan.family != "ssd":
             arch = f"{arch},norm=batch"  # statistics that nobody measured must not be frozen
         classes = Classes.of(names)
         with torch.random.fork_rng(devices=[]):
@@ -71,7 +72,7 @@ class Detector(Model):
         found: Answers = self.module(self.preprocessing.normalised(images_N3HW.to(self.device)))
         if self.classes.whole:
             return found
-        return found._replace(logits_NAK=found.logits_NAK[..., list(self.classes.columns)])
+        return self.network.kept(found, self.classes.columns)
 
     def scores(self, answers: Answers) -> Tensor:
         """The probability of each class at each anchor."""
@@ -106,8 +107,6 @@ class Detector(Model):
                     value.copy_(own[key])
                 else:  # a class head has its outputs anchor by anchor
                     value.view(-1, new, *value.shape[1:])[:, :old] = own[key].view(-1, old, *value.shape[1:])
-        for parameter, like in zip(wide.module.parameters(), self.module.parameters(), strict=True):
-            parameter.requires_grad_(like.requires_grad)
         return wide
 
 
@@ -115,7 +114,7 @@ def detector_preprocessing(arch: str) -> Preprocessing:
     """ImageNet's, or what the backbone was trained with; the shorter side has 640 pixels, an SSD's square its own."""
     plan = Blueprint.of(arch)
     if plan.family == "ssd":
-        return replace(IMAGENET, size=SSD_SIZES[plan.backbone])
+        return Preprocessing(*SSD_IMAGES[plan.backbone])
     if not plan.backbone.startswith("timm/"):
         return IMAGENET
     import timm

@@ -17,7 +17,7 @@ from dmc.data.decode import decode
 from dmc.data.feed import MEMORY, open_feed
 from dmc.data.sources import UNLABELED, Objects, Record, Source
 from dmc.detect.annotations import open_scenes
-from dmc.detect.detector import Detector
+from dmc.detect.detector import LEAST_SCORE, Detector
 from dmc.detect.precision import Found, Precision, average_precision
 from dmc.detect.scenes import SceneBatch
 from dmc.detect.teachers import DetectorTeachers
@@ -35,6 +35,7 @@ class DetectionEvaluation:
     per_class: dict[str, Precision]
     coco: float  # mean over overlaps 0.5, 0.55, ..., 0.95
     coco_50: float
+    data: str  # which scenes
     images: int
     skipped: int
 
@@ -73,12 +74,15 @@ def evaluate(
             f"{model.name} does not know {len(unknown)} of the {len(source.classes)} classes in {source.name}, "
             f"such as {unknown[0]!r}; evaluate on those it knows (--keep)"
         )
+    if not any(len(scene.objects.labels_M) for scene in source.scenes):
+        raise DmcError(f"{source.name} shows no object, so there is nothing to find")
     found, truth, skipped = _answers(model, source, memory)
     labels = {name: model.classes.require(name) for name in source.classes}
     renumbered = np.array([labels[name] for name in source.classes], dtype=np.int64)
     truth = [t._replace(labels_M=renumbered[t.labels_M]) for t in truth]
     per_class = {name: average_precision(found, truth, label) for name, label in labels.items()}
-    return DetectionEvaluation(per_class, *coco_precision(found, truth, list(labels.values())), len(found), skipped)
+    overall = coco_precision(found, truth, list(labels.values()))
+    return DetectionEvaluation(per_class, *overall, source.name, len(found), skipped)
 
 
 def _answers(model: Detector | DetectorTeachers, source: Source, memory: int) -> tuple[list[Found], list[Objects], int]:
@@ -87,15 +91,11 @@ def _answers(model: Detector | DetectorTeachers, source: Source, memory: int) ->
     found: list[Found] = []
     truth: list[Objects] = []
     feed = open_feed(source, model.framing, memory)
-    objects = {record.name: record.objects for record in source.records()}
-    readable = [record for record in source.records() if record.name not in feed.skipped.names]
     with progress(feed.count, "evaluating") as bar:
         for batch in feed.in_order(8):
             assert isinstance(batch, SceneBatch)
-            for one, (height, width) in zip(
-                model.detections(batch.images_N3HW.to(pick_device()), batch.sizes), batch.sizes, strict=True
-            ):
-                there = objects[readable[len(found)].name]
+            answers = model.detections(batch.images_N3HW.to(pick_device()), batch.sizes)
+            for one, (height, width), there in zip(answers, batch.sizes, batch.objects, strict=True):
                 assert there is not None
                 found.append(scaled(one, there.width / width, there.height / height))
                 truth.append(there)
@@ -144,7 +144,8 @@ def coco_precision(found: Sequence[Found], truth: Sequence[Objects], labels: Seq
         job.evaluate()
         job.accumulate()
         job.summarize()
-    return float(job.stats[0]), float(job.stats[1])
+    average, at_half = (float(value) if value >= 0 else math.nan for value in job.stats[:2])  # -1: no object counts
+    return average, at_half
 
 
 @dataclass(frozen=True)
@@ -160,6 +161,8 @@ def predict(
     model: Detector | DetectorTeachers, images: Sequence[str | Path], least: float = 0.3
 ) -> list[list[Sighting]]:
     """What is found in each image file with at least that score, best first."""
+    if not LEAST_SCORE <= least <= 1:
+        raise DmcError(f"the least score to show is {LEAST_SCORE} to 1, not {least:g}")
     answers = []
     for path in map(Path, images):
         if not path.is_file():

@@ -13,10 +13,14 @@ from dmc.classes import Classes
 from dmc.data.preprocess import Preprocessing
 from dmc.detect.detector import Detector, detector_preprocessing
 from dmc.errors import DmcError, first_line
-from dmc.loading import SETTINGS, WEIGHT_FILES, class_names, download, fill, override, read_weights
+from dmc.loading import SETTINGS, class_names, download, override
+from dmc.models import one_stage
 from dmc.models.build import from_timm
 from dmc.models.one_stage import create_detector, is_detector
+from dmc.models.weights import WEIGHT_FILES, fill, read_weights
 from dmc.specs import split_spec
+
+WITH_COCO_WEIGHTS = ("retinanet_resnet50_fpn", "fcos_resnet50_fpn", *one_stage.SSD_IMAGES)
 
 
 def find_detector(
@@ -27,21 +31,26 @@ def find_detector(
     output: str | None = None,
 ) -> Detector | None:
     """The detector that a text means, or None where it means something else."""
-    path, settings = split_spec(str(source), SETTINGS)
-    arch = arch or settings.get("arch")
+    path, settings = split_spec(str(source), (*SETTINGS, *one_stage.SETTINGS))
+    details = [f"{key}={settings[key]}" for key in one_stage.SETTINGS if key in settings]
+    arch = ",".join([arch or settings.get("arch", ""), *details])
     scheme, _, rest = path.partition(":")
-    if scheme == "torchvision" and is_detector(rest):
-        return _from_torchvision(rest)
     folder = download(rest) if scheme == "hf-hub" else Path(path)
-    if folder.is_dir() and _task(folder) == "object-detection":
-        return _from_folder(folder, path)
-    if arch is not None and is_detector(arch):
+    if scheme == "torchvision" and is_detector(rest):
+        found = _from_torchvision(rest)
+    elif folder.is_dir() and _task(folder) == "object-detection":
+        found = _from_folder(folder, path)
+    elif is_detector(arch):
         names = class_names(classes if classes is not None else settings.get("classes"))
         if names is None:
             raise DmcError(f"{path} is a bare state dict and needs class names: {path},arch={arch},classes=FILE")
-        wanted = override(preprocessing or detector_preprocessing(arch), settings, path)
-        return _filled(arch, Classes.of(names), wanted, folder, path)
-    return None
+        found = _filled(arch, Classes.of(names), detector_preprocessing(arch), folder, path)
+    else:
+        return None
+    if not is_detector(arch) and (arch or classes or "classes" in settings):
+        raise DmcError(f"{path} knows its architecture and its classes; they are given for state dicts only")
+    found.preprocessing = override(preprocessing or found.preprocessing, settings, path)
+    return found
 
 
 def _task(folder: Path) -> str | None:
@@ -54,6 +63,9 @@ def _task(folder: Path) -> str | None:
 
 def _from_folder(folder: Path, name: str) -> Detector:
     config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    lacking = [key for key in ("num_classes", "label_names", "pretrained_cfg", "architecture") if key not in config]
+    if lacking:
+        raise DmcError(f"{name} is not a model folder: config.json has no {lacking[0]!r}")
     own, width, names = config["dmc"], config["num_classes"], tuple(config["label_names"])
     columns = own.get("columns") or range(len(names))
     weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
@@ -81,6 +93,8 @@ def _from_torchvision(name: str) -> Detector:
     """COCO's 80 classes; the other outputs of these models were never used."""
     from torchvision.models import get_model_weights
 
+    if name not in WITH_COCO_WEIGHTS:
+        raise DmcError(f"torchvision has no weights of {name!r} (it has: {', '.join(WITH_COCO_WEIGHTS)})")
     weights = get_model_weights(name).DEFAULT
     categories = weights.meta["categories"]
     background = int(name.startswith("ssd"))  # an output that our SSDs keep to themselves
@@ -94,5 +108,9 @@ def _from_torchvision(name: str) -> Detector:
         raise DmcError(f"cannot get torchvision:{name}: {first_line(error)}") from None
     module = create_detector(name, classes.width)
     fill(module, state, Path(weights.url), name, classes.width)
+    if name == "retinanet_resnet50_fpn":  # trained without an epsilon in its norms (torchvision sets it to 0)
+        for norm in module.modules():
+            if isinstance(norm, torch.nn.BatchNorm2d) and norm.running_var is not None:
+                norm.running_var -= norm.eps  # in the weights, so that it outlives a save
     source = f"torchvision:{name}"
     return Detector(module, classes, detector_preprocessing(name), "sigmoid", name, source, {"weights": str(weights)})

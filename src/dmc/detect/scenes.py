@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from dmc.data.batch import Batch
 from dmc.data.decode import RESAMPLING, upright_rgb
 from dmc.data.preprocess import Interpolation
-from dmc.data.sources import Record
+from dmc.data.sources import Objects, Record
 
 LONGEST = 1333 / 800  # longer side, as a multiple of the shorter one's size; beyond it the image becomes smaller
 MULTIPLE = 32  # batches are padded to a multiple of the coarsest stride of a backbone
@@ -27,10 +27,11 @@ class SceneBatch(Batch):
     sizes: list[tuple[int, int]]  # height and width of each image without the padding
     boxes: list[Tensor]  # M x 4, corners in pixels of this batch
     labels: list[Tensor]
+    objects: list[Objects | None]  # as annotated, in each image's own pixels
 
     def to(self, device: torch.device) -> Self:
         boxes, labels = ([t.to(device) for t in part] for part in (self.boxes, self.labels))
-        return type(self)(self.images_N3HW.to(device), self.labels_N, self.sizes, boxes, labels)
+        return replace(self, images_N3HW=self.images_N3HW.to(device), boxes=boxes, labels=labels)
 
     def augmented(self, pad: int | None, flip: bool) -> Self:
         """Half of the images are mirrored; detectors are not trained on shifted crops."""
@@ -42,7 +43,7 @@ class SceneBatch(Batch):
             images_N3HW[i, :, :, :width] = images_N3HW[i, :, :, :width].flip(2)
             left, top, right, bottom = boxes[i].unbind(dim=1)
             boxes[i] = torch.stack([width - right, top, width - left, bottom], dim=1)
-        return type(self)(images_N3HW, self.labels_N, self.sizes, boxes, self.labels)
+        return replace(self, images_N3HW=images_N3HW, boxes=boxes)
 
     @property
     def targets(self) -> list[dict[str, Tensor]]:
@@ -98,4 +99,5 @@ class Scenes:
             easy_M = ~found.difficult_M  # nobody trains on the others
             boxes.append(torch.from_numpy(found.boxes_M4[easy_M]) * scale)
             labels.append(torch.from_numpy(found.labels_M[easy_M]))
-        return SceneBatch(frame_N3HW, torch.zeros(len(images)), sizes, boxes, labels)
+        objects = [record.objects for record, _ in framed]
+        return SceneBatch(frame_N3HW, torch.zeros(len(images)), sizes, boxes, labels, objects)

@@ -69,6 +69,8 @@ class DetectorTeachers:
     def each(self, images_N3HW: Tensor) -> list[Answers]:
         with torch.no_grad():
             answers = [detector.answers(images_N3HW) for detector in self.answering]
+        for detector, answer in zip(self.answering, answers, strict=True):
+            detector.require_finite(answer.logits_NAK)
         require_same_anchors([*zip(self.specialists, answers, strict=True)])
         return answers
 

@@ -24,7 +24,7 @@ from dmc.training.supervised import fit_run, run_config
 
 
 class Detection(Task):
-    """The family's own loss: focal loss and smooth L1 for RetinaNet."""
+    """The family's own loss: focal loss and L1 for RetinaNet."""
 
     def __init__(self, detector: Detector, data_classes: Sequence[str]) -> None:
         self.detector, self.module = detector, detector.module

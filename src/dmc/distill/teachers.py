@@ -77,8 +77,7 @@ class Teachers:
         with torch.no_grad():
             for teacher in self.answering:
                 logits_NK = teacher.logits(images_N3HW)
-                if not torch.isfinite(logits_NK).all():
-                    raise DmcError(f"teacher {teacher.name} gives logits that are not finite; its weights are broken")
+                teacher.require_finite(logits_NK)
                 answers.append(logits_NK)
         return answers
 

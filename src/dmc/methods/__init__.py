@@ -11,6 +11,7 @@ from dmc.methods.fixed_representation import FixedRepresentation
 from dmc.methods.icarl import ICaRL
 from dmc.methods.inference_twice import InferenceTwice
 from dmc.methods.lwf import LwF
+from dmc.methods.lwf_mc import LwFMC
 from dmc.methods.mas import MAS
 from dmc.methods.oracle import Oracle
 from dmc.methods.rewc import REWC
@@ -25,6 +26,7 @@ METHODS: dict[str, Method] = {
         Finetuning(),
         FixedRepresentation(),
         LwF(),
+        LwFMC(),
         EWC(),
         EWCPlusPlus(),
         SI(),

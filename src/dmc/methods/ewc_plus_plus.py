@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dmc.methods.base import Learned, Lesson
-from dmc.methods.importance import ImportanceMethod, Tracker, Weights, normalised
+from dmc.methods.importance import ImportanceMethod, Tracker, Weights, normalised, under
 
 DECAY = 0.9
 INTERVAL = 50
@@ -22,8 +22,8 @@ class FisherTracker(Tracker):
     prefix = "fisher"
 
     def __init__(self, module: nn.Module, notes: Mapping[str, Tensor]) -> None:
-        super().__init__(module, notes)
-        self.tensors["fisher.steps"] = notes.get("fisher.steps", torch.zeros(1)).clone()
+        super().__init__(module, {key: note for key, note in notes.items() if key.startswith("fisher.running.")})
+        self.tensors["fisher.steps"] = torch.zeros(1)
 
     def parts(self) -> Sequence[str]:
         return ("running", "recent")
@@ -43,13 +43,14 @@ class FisherTracker(Tracker):
     def weights_stepped(self) -> None:
         pass
 
-    def diagonal(self) -> Weights:
-        """The running average, with the steps since the last interval averaged in."""
-        running, recent = self.get("running"), self.get("recent")
-        pending = int(self.tensors["fisher.steps"]) % INTERVAL
-        if not pending:
-            return running
-        return {name: (1 - DECAY) * running[name] + DECAY * recent[name] / pending for name in running}
+
+def diagonal(notes: Mapping[str, Tensor]) -> Weights:
+    """The running average, with the steps since the last interval averaged in."""
+    running, recent = under("fisher.running.", notes), under("fisher.recent.", notes)
+    pending = int(notes["fisher.steps"]) % INTERVAL
+    if not pending:
+        return running
+    return {name: (1 - DECAY) * running[name] + DECAY * recent[name] / pending for name in running}
 
 
 class EWCPlusPlus(ImportanceMethod):
@@ -60,4 +61,6 @@ class EWCPlusPlus(ImportanceMethod):
         return [FisherTracker(module, notes)]
 
     def importance(self, learned: Learned, lesson: Lesson) -> Weights:
-        return normalised(FisherTracker(learned.specialists[0].module, learned.notes).diagonal())
+        fisher = diagonal(learned.notes)
+        learned.notes |= {f"fisher.running.{name}": value for name, value in fisher.items()}
+        return normalised(fisher)

@@ -4,7 +4,7 @@
 
 as in the code that the paper's numbers for them come from (no factor 1/2). The penalty's gradient is added by hand,
 so that trackers, which add things up along the way, see the gradients of cross entropy alone. Strength * importance is
-limited to 1 / (2 * learning rate): there one step goes all the way back, and beyond twice that SGD would diverge.
+limited to 9/10 of (1 + momentum) / learning rate, beyond which SGD diverges.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dmc.data.sources import Source
 from dmc.device import pick_device
 from dmc.methods.base import Learned, Lesson, Method, new_classes
 from dmc.specialist import Specialist
+from dmc.training.schedule import Schedule
 from dmc.training.supervised import Supervised, fit_labeled
 
 Weights = dict[str, Tensor]
@@ -55,10 +56,10 @@ class Tracker(ABC):
 
 
 class Penalty:
-    """A stiffness for each weight: strength * importance, as far as the step size allows."""
+    """A stiffness for each weight: strength * importance, up to a limit."""
 
-    def __init__(self, importance: Weights, strength: float, lr: float) -> None:
-        self.stiffness = {name: (strength * value).clamp(max=0.5 / lr) for name, value in importance.items()}
+    def __init__(self, importance: Weights, strength: float, limit: float) -> None:
+        self.stiffness = {name: (strength * value).clamp(max=limit) for name, value in importance.items()}
 
     def gradient(self, name: str, distance: Tensor) -> Tensor:
         """At this distance of a weight tensor from its old value."""
@@ -107,7 +108,7 @@ class ImportanceMethod(Method):
         """How much each weight matters to all classes so far, asked at the end of each lesson."""
 
     def penalty(self, notes: Mapping[str, Tensor], lesson: Lesson) -> Penalty:
-        return Penalty(under("importance.", notes), lesson.strength, lesson.profile.specialist.lr)
+        return Penalty(under("importance.", notes), lesson.strength, stiffest(lesson.profile.specialist))
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
         notes = {key: note.to(pick_device()) for key, note in first.notes.items()}
@@ -137,6 +138,11 @@ class ImportanceMethod(Method):
         for name, value in self.importance(learned, lesson).items():
             learned.notes[f"importance.{name}"] = value
         return learned
+
+
+def stiffest(schedule: Schedule) -> float:
+    """SGD with momentum m on s x^2 converges while s < (1 + m) / learning rate."""
+    return 0.9 * (1 + schedule.momentum) / schedule.lr
 
 
 def under(prefix: str, notes: Mapping[str, Tensor]) -> Weights:

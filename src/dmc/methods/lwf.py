@@ -1,11 +1,13 @@
 """LwF: fine-tune on the new classes and keep the old outputs close to the old model's on the same images.
 
-Li and Hoiem, "Learning without Forgetting" (2017), Algorithm: cross entropy among the new classes, knowledge
-distillation with T = 2 among the old ones, weight 1. There each task has a head; here the heads lie side by side, and
-at test time all classes compete. (The paper's LwF numbers are those of iCaRL's LwF.MC, which has sigmoids for both.)
+Li and Hoiem, "Learning without Forgetting" (2017): cross entropy among the new classes, and for each earlier group the
+cross entropy with the old model's answers at T = 2, among the classes of that group, weight 1 (Eq. 2 to 4). There each
+task has a head; here the heads lie side by side, and at test time all classes compete.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,16 +23,20 @@ TEMPERATURE = 2.0
 
 
 class WithoutForgetting(Supervised):
-    def __init__(self, wide: Specialist, old: Specialist, data_classes: tuple[str, ...], strength: float) -> None:
+    def __init__(
+        self, wide: Specialist, old: Specialist, data_classes: tuple[str, ...], heads: Sequence[int], strength: float
+    ) -> None:
         super().__init__(wide, data_classes)
-        self.old, self.strength = old.to(pick_device()), strength
+        self.old, self.heads, self.strength = old.to(pick_device()), list(heads), strength
 
     def losses(self, batch: Batch) -> dict[str, Tensor]:
         logits_NT = self.specialist.logits(batch.images_N3HW)
         with torch.no_grad():
             old_NS = self.old.logits(batch.images_N3HW)
         classification = self.among_data_classes(logits_NT, batch.labels_N)
-        distillation = kd(logits_NT[:, : old_NS.shape[1]], old_NS, TEMPERATURE)
+        ours, theirs = (torch.split(x, self.heads, dim=1) for x in (logits_NT[:, : old_NS.shape[1]], old_NS))
+        terms = [kd(a, b, TEMPERATURE) / TEMPERATURE**2 for a, b in zip(ours, theirs, strict=True)]  # no T^2 there
+        distillation = torch.stack(terms).sum()
         loss = classification + self.strength * distillation
         return {"loss": loss, "classification": classification, "distillation": distillation}
 
@@ -39,13 +45,17 @@ class LwF(Method):
     name, title = "lwf", "LwF"
     strength = 1.0
 
+    def begin(self, first: Learned, lesson: Lesson) -> Learned:
+        return Learned(first.specialists, {"heads": torch.tensor([len(first.specialists[0].names)])})
+
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        old = before.specialists[0]
-        wide = old.widened(new_classes(old.names, lesson.data))
-        task = WithoutForgetting(wide, old, lesson.data.classes, lesson.strength)
+        old, heads = before.specialists[0], before.notes["heads"]
+        added = new_classes(old.names, lesson.data)
+        wide = old.widened(added)
+        task = WithoutForgetting(wide, old, lesson.data.classes, heads.tolist(), lesson.strength)
         settings = {"strength": lesson.strength}
         run = lesson.folder / "lwf"
         learned = fit_labeled(
             wide, lesson.data, run, lesson.profile.specialist, lesson.seed, resume=True, task=task, settings=settings
         )
-        return Learned([learned])
+        return Learned([learned], {"heads": torch.cat([heads, torch.tensor([len(added)])])})

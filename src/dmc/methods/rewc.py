@@ -20,11 +20,11 @@ from dmc.data.feed import open_feed
 from dmc.data.sources import Source
 from dmc.methods.base import Learned, Lesson
 from dmc.methods.ewc import EWC, log_likelihood_of_a_draw
-from dmc.methods.importance import Penalty, Weights, mean_over_images, under
+from dmc.methods.importance import Penalty, Weights, mean_over_images, stiffest, under
 from dmc.seeds import seed_for
 from dmc.specialist import Specialist
 
-WIDEST = 4608  # inputs or outputs; a wider layer (VGG-16's first fully connected one) is not rotated
+WIDEST = 4608  # inputs or outputs; the eigenvectors of a wider layer would take minutes
 
 
 class Rotation(NamedTuple):
@@ -43,10 +43,11 @@ class Rotation(NamedTuple):
 
 
 class RotatedPenalty(Penalty):
-    """EWC's penalty for each lesson, in the coordinates of that lesson."""
+    """EWC's penalty for each lesson, in the coordinates of that lesson. They add up, so they share the limit."""
 
-    def __init__(self, lessons: Sequence[tuple[Weights, dict[str, Rotation]]], strength: float, lr: float) -> None:
-        self.lessons = [(Penalty(importance, strength, lr), rotations) for importance, rotations in lessons]
+    def __init__(self, lessons: Sequence[tuple[Weights, dict[str, Rotation]]], strength: float, limit: float) -> None:
+        share = limit / len(lessons)
+        self.lessons = [(Penalty(importance, strength, share), rotations) for importance, rotations in lessons]
 
     def gradient(self, name: str, distance: Tensor) -> Tensor:
         total = torch.zeros_like(distance)
@@ -69,7 +70,7 @@ class REWC(EWC):
             u1, u2 = under(f"inputs.{len(lessons)}.", notes), under(f"outputs.{len(lessons)}.", notes)
             kernels = {name: "hw" if importance[name].ndim == 4 else "" for name in u1}
             lessons.append((importance, {name: Rotation(u1[name], u2[name], kernels[name]) for name in u1}))
-        return RotatedPenalty(lessons, lesson.strength, lesson.profile.specialist.lr)
+        return RotatedPenalty(lessons, lesson.strength, stiffest(lesson.profile.specialist))
 
     def concluded(self, learned: Learned, lesson: Lesson) -> Learned:
         model = learned.specialists[0]

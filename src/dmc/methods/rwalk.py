@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from dmc.methods.base import Learned, Lesson
-from dmc.methods.ewc_plus_plus import INTERVAL, FisherTracker
+from dmc.methods.ewc_plus_plus import INTERVAL, FisherTracker, diagonal
 from dmc.methods.importance import ImportanceMethod, Tracker, Weights, grown, normalised
 from dmc.methods.si import XI, PathTracker
 
@@ -33,17 +33,17 @@ class WalkTracker(PathTracker):
         super().weights_stepped()
         if int(self.fisher.tensors["fisher.steps"]) % INTERVAL:
             return
-        omega, start, score, fisher = (
-            self.get("omega"),
-            self.get("start"),
-            self.get("score"),
-            self.fisher.get("running"),
-        )
+        omega, start, score = self.get("omega"), self.get("start"), self.get("score")
+        fisher = self.fisher.get("running")
         for name, parameter in self.module.named_parameters():
-            length = 0.5 * fisher[name] * (parameter.detach() - start[name]).square() + XI
-            score[name] += (omega[name] / length).relu()
+            score[name] += gain(omega[name], fisher[name], parameter.detach() - start[name])
             omega[name].zero_()
             start[name].copy_(parameter.detach())
+
+
+def gain(omega: Tensor, fisher: Tensor, distance: Tensor) -> Tensor:
+    """What an interval adds to the score: how far the loss fell, for the Riemannian length of the way."""
+    return (omega / (0.5 * fisher * distance.square() + XI)).relu()
 
 
 class RWalk(ImportanceMethod):
@@ -55,13 +55,13 @@ class RWalk(ImportanceMethod):
         return [fisher, WalkTracker(module, notes, fisher)]
 
     def importance(self, learned: Learned, lesson: Lesson) -> Weights:
-        module = learned.specialists[0].module
-        fisher = normalised(FisherTracker(module, learned.notes).diagonal())
-        scores = {}
-        for name, _ in module.named_parameters():
-            now = learned.notes[f"walk.score.{name}"]
-            before = learned.notes.get(f"walk.average.{name}")
+        notes, scores = learned.notes, {}
+        fisher = diagonal(notes)
+        for name, parameter in learned.specialists[0].module.named_parameters():
+            way = parameter.detach() - notes[f"walk.start.{name}"]  # since the last whole interval
+            now = notes[f"walk.score.{name}"] + gain(notes[f"walk.omega.{name}"], fisher[name], way)
+            before = notes.get(f"walk.average.{name}")
             scores[name] = now if before is None else (now + grown(before, now)) / 2
-            learned.notes[f"walk.average.{name}"] = scores[name]
-        score = normalised(scores)
-        return {name: fisher[name] + score[name] for name in fisher}
+            notes |= {f"walk.average.{name}": scores[name], f"fisher.running.{name}": fisher[name]}
+        scaled_fisher, scaled_scores = normalised(fisher), normalised(scores)
+        return {name: scaled_fisher[name] + scaled_scores[name] for name in fisher}

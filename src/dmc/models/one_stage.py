@@ -6,8 +6,8 @@ The networks and their training losses are torchvision's. Names are torchvision'
     ssdlite320_mobilenet_v3_large, retinanet:timm/NAME, fcos:timm/NAME
 
 Settings follow: `retinanet:timm/tf_efficientnet_lite0,width=64,depth=2` has a pyramid of 64 channels and heads of two
-layers; `scale=2` makes anchors twice the stride instead of four times; `norm=batch` trains batch norm instead of
-keeping it as it came with the weights.
+layers; `scale=2` makes anchors twice the stride instead of four times; `norm=batch` trains all of the backbone, where
+otherwise batch norm and the layers up to stride 4 stay as they came with the weights.
 """
 
 from __future__ import annotations
@@ -34,13 +34,18 @@ from torchvision.ops import box_iou
 from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelP6P7
 
 from dmc.errors import DmcError, first_line
+from dmc.models.weights import read_weights
 from dmc.specs import split_spec
 
+SETTINGS = ("width", "depth", "scale", "norm")  # they follow a detector's name
 STRIDES = (8, 16, 32, 64, 128)  # of P3 to P7
 FAMILIES = re.compile(
     r"(retinanet|fcos)(?:_(resnet(?:18|34|50))_fpn|:timm/([\w.]+))|(ssd300_vgg16|ssdlite320_mobilenet_v3_large)"
 )
-SSD_SIZES = {"ssd300_vgg16": 300, "ssdlite320_mobilenet_v3_large": 320}
+SSD_IMAGES = {  # size, mean and standard deviation that torchvision's backbones and COCO weights want
+    "ssd300_vgg16": (300, (0.48235, 0.45882, 0.40784), (1 / 255,) * 3),
+    "ssdlite320_mobilenet_v3_large": (320, (0.5,) * 3, (0.5,) * 3),
+}
 Targets = Sequence[Mapping[str, Tensor]]  # for each image: boxes (M x 4, corners, pixels) and labels (M)
 
 
@@ -53,11 +58,27 @@ class Answers(NamedTuple):
     levels: list[int]  # anchors on each level of the pyramid
 
 
+class EvenAnchors(AnchorGenerator):  # type: ignore[misc]
+    """Anchors where the features are. torchvision's lie (image / grid) apart, which on the coarse levels of a small
+    image is not the stride: an object would be looked for elsewhere when its batch is padded differently."""
+
+    def forward(self, image_list: ImageList, feature_maps: list[Tensor]) -> list[Tensor]:
+        like = feature_maps[0]
+        self.set_cell_anchors(like.dtype, like.device)
+        grids = [list(features.shape[-2:]) for features in feature_maps]
+        strides = [[torch.tensor(stride, device=like.device)] * 2 for stride in STRIDES]
+        return [torch.cat(self.grid_anchors(grids, strides))] * len(image_list.image_sizes)
+
+
 class OneStage(ABC):
     """Mixed into torchvision's networks, whose state dicts stay as they are."""
 
     stretches = False  # does it want a square, whatever the image's shape?
     frozen_norm = False  # do the backbone's batch norms stay as they came with the weights?
+
+    def kept(self, answers: Answers, columns: Sequence[int]) -> Answers:
+        """The answers of a detector that should not know the other classes."""
+        return answers._replace(logits_NAK=answers.logits_NAK[..., list(columns)])
 
     def train(self, mode: bool = True) -> Self:
         """A frozen batch norm is one in evaluation: a single fused step, where torchvision's and timm's take two."""
@@ -137,6 +158,13 @@ class FcosDetector(OneStage, FCOS):  # type: ignore[misc]
 class SsdDetector(OneStage, SSD):  # type: ignore[misc]
     stretches = True
 
+    def kept(self, answers: Answers, columns: Sequence[int]) -> Answers:
+        """What looks like another class is background: its probability goes there."""
+        other_NAJ = _with_background(answers.logits_NAK)
+        other_NAJ[..., [column + 1 for column in columns]] = -torch.inf
+        background_NA1 = other_NAJ.logsumexp(dim=-1, keepdim=True)
+        return answers._replace(logits_NAK=answers.logits_NAK[..., list(columns)] - background_NA1)
+
     def answer(self, head: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         logits = head["cls_logits"]
         return logits[..., 1:] - logits[..., :1], head["bbox_regression"]
@@ -177,11 +205,11 @@ class Blueprint:
     width: int
     depth: int
     scale: float
-    frozen_norm: bool
+    norm: str  # frozen: as it came with the weights, like the first layers; batch: all of the backbone is trained
 
     @classmethod
     def of(cls, arch: str) -> Blueprint:
-        name, settings = split_spec(arch, ("width", "depth", "scale", "norm"))
+        name, settings = split_spec(arch, SETTINGS)
         match = FAMILIES.fullmatch(name)
         if match is None:
             raise DmcError(
@@ -189,21 +217,37 @@ class Blueprint:
                 "ssd300_vgg16, ssdlite320_mobilenet_v3_large, retinanet:timm/NAME or fcos:timm/NAME"
             )
         family, resnet_name, timm_name, ssd = match.groups()
-        if settings.get("norm", "frozen") not in ("frozen", "batch"):
-            raise DmcError(f"{arch}: norm is frozen or batch, not {settings['norm']!r}")
-        if family == "fcos" and int(settings.get("width", 256)) % 64:
-            raise DmcError(f"{arch}: FCOS normalises its heads in 32 groups, so width must be a multiple of 64")
+        useless = [key for key in settings if ssd or (family == "fcos" and key == "scale")]
+        if useless:
+            raise DmcError(f"{arch}: {useless[0]} is no setting of {name}")
         try:
-            return cls(
+            plan = cls(
                 family or "ssd",
                 resnet_name or (f"timm/{timm_name}" if timm_name else ssd),
                 int(settings.get("width", 256)),
                 int(settings.get("depth", 4)),
                 float(settings.get("scale", 4)),
-                settings.get("norm") != "batch",
+                settings.get("norm", "frozen"),
             )
         except ValueError as error:
             raise DmcError(f"{arch}: {error}") from None
+        plan.check(arch)
+        return plan
+
+    def check(self, arch: str) -> None:
+        problems = (
+            (self.norm not in ("frozen", "batch"), f"norm is frozen or batch, not {self.norm!r}"),
+            (self.width < 1, "width must be at least 1"),
+            (not 1 <= self.depth <= 4, "depth is 1 to 4"),
+            (not 1 / 8 <= self.scale <= 64, "scale is 0.125 to 64"),
+            (
+                self.family == "fcos" and bool(self.width % 64),
+                "FCOS normalises its heads in 32 groups, so width must be a multiple of 64",
+            ),
+        )
+        for wrong, words in problems:
+            if wrong:
+                raise DmcError(f"{arch}: {words}")
 
 
 def is_detector(arch: str) -> bool:
@@ -224,18 +268,18 @@ def create_detector(arch: str, num_classes: int, weights: str | None = None) -> 
     if plan.family == "ssd":
         return _ssd(plan, num_classes, weights)
     network = _with_pyramid(plan, num_classes, weights)
-    network.frozen_norm = plan.frozen_norm
+    network.frozen_norm = plan.norm == "frozen"
     return network.train()
 
 
 def _with_pyramid(plan: Blueprint, num_classes: int, weights: str | None) -> RetinaNetDetector | FcosDetector:
     backbone = _timm_pyramid(plan, weights) if plan.backbone.startswith("timm/") else _resnet_pyramid(plan, weights)
     if plan.family == "fcos":
-        anchors = AnchorGenerator(tuple((stride,) for stride in STRIDES), ((1.0,),) * len(STRIDES))
+        anchors = EvenAnchors(tuple((stride,) for stride in STRIDES), ((1.0,),) * len(STRIDES))
         head = FCOSHead(plan.width, 1, num_classes, num_convs=plan.depth)
         return FcosDetector(backbone, num_classes, anchor_generator=anchors, head=head)
     sizes = tuple(tuple(int(plan.scale * stride * 2 ** (octave / 3)) for octave in range(3)) for stride in STRIDES)
-    anchors = AnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(STRIDES))
+    anchors = EvenAnchors(sizes, ((0.5, 1.0, 2.0),) * len(STRIDES))
     head = RetinaNetHead(plan.width, anchors.num_anchors_per_location()[0], num_classes)
     for part in (head.classification_head, head.regression_head):
         part.conv = part.conv[: plan.depth]
@@ -260,21 +304,36 @@ def _timm_pyramid(plan: Blueprint, weights: str | None) -> TimmPyramid:
     import timm
 
     name = plan.backbone.removeprefix("timm/")
-    overlay = {"file": weights} if weights not in (None, "imagenet") else None
-    if overlay and not Path(str(weights)).is_file():
-        raise DmcError(f"no such weights: {weights}")
     try:
+        overlay = {"state_dict": _fitting(name, Path(weights))} if weights not in (None, "imagenet") else None
         body = timm.create_model(
             name, features_only=True, pretrained=weights is not None, pretrained_cfg_overlay=overlay
         )
-    except Exception as error:  # unknown names, no pyramid, no network, a file that does not fit
+    except DmcError:
+        raise
+    except Exception as error:  # unknown names, no pyramid, no network
         raise DmcError(f"cannot make a backbone of timm/{name}: {first_line(error)}") from None
     strides, channels = body.feature_info.reduction(), body.feature_info.channels()
     if list(strides[-3:]) != [8, 16, 32]:
         raise DmcError(f"timm/{name} has features at strides {strides}, a pyramid needs 8, 16 and 32 as the last")
-    if weights is not None:
+    if plan.norm == "frozen":
         _freeze_beginning(body)
     return TimmPyramid(body, list(channels[-3:]), plan.width)
+
+
+def _fitting(name: str, weights: Path) -> dict[str, Tensor]:
+    """A timm network's weights from a file. timm itself would leave what it lacks at random."""
+    import timm
+
+    tensors, whole = read_weights(weights), timm.create_model(name)
+    head = {id(tensor) for tensor in whole.get_classifier().state_dict(keep_vars=True).values()}
+    for key, own in whole.state_dict(keep_vars=True).items():
+        if id(own) not in head and not key.endswith("num_batches_tracked"):
+            if key not in tensors:
+                raise DmcError(f"{weights} does not fit timm/{name}: it lacks {key!r}")
+            if tensors[key].shape != own.shape:
+                raise DmcError(f"{weights} does not fit timm/{name}: {key!r} has shape {tuple(tensors[key].shape)}")
+    return tensors
 
 
 def _freeze_beginning(body: nn.Module) -> None:
@@ -292,6 +351,7 @@ def _resnet_pyramid(plan: Blueprint, weights: str | None) -> BackboneWithFPN:
     body = getattr(resnet, plan.backbone)(weights=None)
     if weights is not None:
         _fill_resnet(body, plan.backbone, weights)
+    if plan.norm == "frozen":
         for name, parameter in body.named_parameters():  # as torchvision does by default
             parameter.requires_grad_(name.startswith(("layer2", "layer3", "layer4")))
     first = body.inplanes // 8
@@ -301,8 +361,6 @@ def _resnet_pyramid(plan: Blueprint, weights: str | None) -> BackboneWithFPN:
 
 
 def _fill_resnet(body: nn.Module, name: str, weights: str) -> None:
-    from dmc.loading import read_weights
-
     if weights == "imagenet":
         from torchvision.models import get_model_weights
 
@@ -331,5 +389,6 @@ def _ssd(plan: Blueprint, num_classes: int, weights: str | None) -> nn.Module:
         raise DmcError(f"cannot get ImageNet weights of {plan.backbone}: {first_line(error)}") from None
     if weights not in (None, "imagenet"):
         raise DmcError(f"{plan.backbone} takes weights imagenet or random, not a file")
-    size = SSD_SIZES[plan.backbone]
+    network.requires_grad_(True)  # torchvision freezes VGG's first layers, which a saved detector would not tell
+    size = SSD_IMAGES[plan.backbone][0]
     return SsdDetector(network.backbone, network.anchor_generator, (size, size), num_classes + 1, head=network.head)

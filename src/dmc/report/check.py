@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from dmc.consolidation import Plan
@@ -37,16 +38,19 @@ def findings(plan: Plan[Any]) -> dict[str, Any]:
 
 def as_text(found: dict[str, Any]) -> str:
     classifying = found["task"] == "image-classification"
-    lines = [_network(f"teacher {i}", model) for i, model in enumerate(found["teachers"], start=1)]
-    lines.append(_network("student", found["student"]))
+
+    def shape(size: int) -> str:
+        return f"{size}x{size}" if classifying else f"{size} pixels on the shorter side"
+
+    lines = [_network(f"teacher {i}", model, shape) for i, model in enumerate(found["teachers"], start=1)]
+    lines.append(_network("student", found["student"], shape))
     spreads = ", ".join(f"{spread:g}" for spread in found["logit_spreads"])
     advice = " (the widest weighs most; --scale pool-std evens them out)" if classifying else ""
     lines.append(f"spread of the teachers' logits: {spreads}{advice}")
     lines.append(f"shared classes: {'; '.join(found['shared']) or 'none'}")
     aux, estimate = found["aux"], found["estimate"]
-    shape = f"{aux['size']}x{aux['size']}" if classifying else f"{aux['size']} pixels on the shorter side"
     where = "held in memory" if aux["held_in_memory"] else "streamed"
-    lines.append(f"auxiliary images: {aux['images']:,} in {aux['name']}, {where} at {shape}")
+    lines.append(f"auxiliary images: {aux['images']:,} in {aux['name']}, {where} at {shape(aux['size'])}")
     if aux["undecodable"]:
         lines.append(f"  {aux['undecodable']} of the first {aux['tried']} cannot be decoded")
     lines.append(
@@ -56,7 +60,7 @@ def as_text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _network(role: str, model: dict[str, Any]) -> str:
+def _network(role: str, model: dict[str, Any], shape: Callable[[int], str]) -> str:
     p = model["preprocessing"]
     names = model["classes"]
     shown = "; ".join(names[:8]) + ("; ..." if len(names) > 8 else "")
@@ -64,7 +68,7 @@ def _network(role: str, model: dict[str, Any]) -> str:
     return (
         f"{title}, {model['parameters']:,} parameters, {model['output']}\n"
         f"  {len(names)} classes: {shown}\n"
-        f"  sees {p['size']}x{p['size']}, {p['interpolation']}, mean {_numbers(p['mean'])}, std {_numbers(p['std'])}"
+        f"  sees {shape(p['size'])}, {p['interpolation']}, mean {_numbers(p['mean'])}, std {_numbers(p['std'])}"
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -24,15 +26,19 @@ class Shown(NamedTuple):
 def as_dict(result: Evaluation | DetectionEvaluation) -> dict[str, Any]:
     if isinstance(result, Evaluation):
         return asdict(result)
+    overall = {"mean": result.mean, "mean_area": result.mean_area, "coco": result.coco, "coco_50": result.coco_50}
     return {
-        "mean": result.mean,
-        "mean_area": result.mean_area,
-        "coco": result.coco,
-        "coco_50": result.coco_50,
-        "per_class": {name: precision._asdict() for name, precision in result.per_class.items()},
+        **_known(overall),
+        "per_class": {name: _known(precision._asdict()) for name, precision in result.per_class.items()},
+        "data": result.data,
         "images": result.images,
         "skipped": result.skipped,
     }
+
+
+def _known(values: dict[str, float]) -> dict[str, float | None]:
+    """JSON has no NaN, which a class without objects has."""
+    return {key: None if math.isnan(value) else value for key, value in values.items()}
 
 
 def as_text(result: Evaluation | DetectionEvaluation) -> str:
@@ -44,7 +50,7 @@ def as_text(result: Evaluation | DetectionEvaluation) -> str:
     lines = [f"{'':<{width}}  VOC07 AP  area AP  objects"]
     for name, (points, area, objects) in result.per_class.items():
         lines.append(f"{name:<{width}}  {points:8.1%}  {area:7.1%}  {objects:7}")
-    lines.append(f"{'mean':<{width}}  {result.mean:8.1%}  {result.mean_area:7.1%}  {counted}")
+    lines.append(f"{'mean':<{width}}  {result.mean:8.1%}  {result.mean_area:7.1%}  {counted} in {result.data}")
     return "\n".join([*lines, f"COCO AP {result.coco:.1%}, at overlap 0.5 {result.coco_50:.1%}"])
 
 
@@ -62,6 +68,9 @@ def objects_of(model: Detector, images: Sequence[str], least: float, draw: Path 
     """Boxes as left, top, right, bottom in the picture's pixels; `draw` is a folder for pictures."""
     if draw is not None and draw.is_file():
         raise DmcError(f"{draw} is a file; give a folder to draw to")
+    twice = [stem for stem, count in Counter(Path(image).stem for image in images).items() if count > 1]
+    if draw is not None and twice:
+        raise DmcError(f"two of the images are called {twice[0]}, and both would be drawn as {twice[0]}.png")
     answers = detection.predict(model, images, least)
     data, lines = [], []
     for image, found in zip(images, answers, strict=True):
