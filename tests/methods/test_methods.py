@@ -211,7 +211,7 @@ def test_a_penalty_too_stiff_for_sgd_is_limited() -> None:
             x -= 0.1 * velocity
         return abs(x)
 
-    assert walked(limit) < 0.1
+    assert walked(limit) < 1
     assert walked(1.25 * limit) > 1e4
     assert Penalty({"w": torch.tensor([1.0, 1e6])}, 2.0, limit).stiffness["w"].tolist() == pytest.approx([2.0, limit])
     turned = RotatedPenalty([({"w": torch.tensor([1e6])}, {})] * 4, 1.0, limit)
