@@ -238,13 +238,14 @@ def bench(
     chosen = list(METHODS.values()) if methods == "all" else [method_named(n.strip()) for n in methods.split(",")]
     asked = load_profile(profile, stream, parsed_settings(settings or []))
     if download:
-        fetch(needed_data(stream, asked), data_root)
+        fetch(needed_data(stream, asked, any(method.uses_aux for method in chosen)), data_root)
     comparison = Bench(stream, group_size, asked, out, data_root, tune=tune)
     comparison.run_all(chosen, orders)
-    summed = summary(collected(comparison, [method.name for method in chosen], orders))
+    summed = summary(collected(comparison))
+    if not summed:
+        raise DmcError(f"no cell is finished; {out}/order-*/METHOD/failed.txt say why")
     title = f"{stream}, {group_size} classes at a time, profile {profile}"
-    if summed:
-        draw_curves(summed, title, out / "accuracy.png")
+    draw_curves(summed, title, out / "accuracy.png")
     write_text(out / "table.md", as_table(summed, title) + "\n")
     print(json.dumps(summed, indent=2) if as_json else as_table(summed, title))
 
@@ -252,11 +253,14 @@ def bench(
 @app.command()
 def reproduce(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A recipe; --list shows all")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder [default: below reproduced/]")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder; recipes find in it what others made")] = Path(
+        "reproduced"
+    ),
     orders: Annotated[
         int | None, typer.Option(min=1, help="Class orders, of detectors seeds [default: 5; detectors 1]")
     ] = None,
     profile: ProfileName = "paper",
+    methods: Annotated[str, typer.Option(help="More methods to compare, separated by commas")] = "",
     also: Annotated[
         list[str] | None, typer.Option(help="Compare one more setting: 'My photos: {aux: photos/}'")
     ] = None,
@@ -278,13 +282,14 @@ def reproduce(
         return
     if name is None:
         raise DmcError("say which recipe; dmc reproduce --list shows all")
-    job = recipe_job(name, profile, orders, out, data_root, also or [], skip_missing)
+    added = [method.strip() for method in methods.split(",") if method.strip()]
+    job = recipe_job(name, profile, orders, out, data_root, added, also or [], skip_missing)
     if download:
         job.download()
     rows = job.run()
     table = job.report(rows)
-    write_text(job.folder / f"{name}.md", table + "\n")
-    write_text(job.folder / f"{name}.json", json.dumps(rows, indent=2) + "\n")
+    write_text(job.folder / f"{name}-{profile}.md", table + "\n")
+    write_text(job.folder / f"{name}-{profile}.json", json.dumps(rows, indent=2) + "\n")
     print(json.dumps(rows, indent=2) if as_json else table)
 
 

@@ -15,7 +15,7 @@ from dmc.errors import DmcError
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yields a path to write to; when the block ends well it becomes `path` at once."""
-    temporary = path.with_name(f".{path.name}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")  # several processes may write the same file
     try:
         yield temporary
         with temporary.open("rb") as written:
@@ -34,6 +34,7 @@ def write_text(path: Path, text: str) -> None:
 def settle(folder: Path, asked: Mapping[str, Any]) -> None:
     """Write down in a comparison's folder what was asked, or refuse a folder in which something else was."""
     path, text = folder / "bench.json", json.dumps(asked, indent=2) + "\n"
-    if path.exists() and path.read_text(encoding="utf-8") != text:
+    if not path.exists():
+        write_text(path, text)
+    elif path.read_text(encoding="utf-8") != text:
         raise DmcError(f"{folder} holds another comparison (see bench.json); choose another folder")
-    write_text(path, text)

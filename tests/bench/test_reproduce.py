@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from dmc.bench.reproduce import Reproduction, recipe_job
 from dmc.bench.runner import FACTORS
 from dmc.methods import METHODS
 from dmc.recipes.recipe import comparisons, load_recipes, published
@@ -67,12 +68,12 @@ def test_a_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path: Path, nam
         else {"Model 1", "Model 2", "Consolidated"}
     )
     assert {(row["setting"], row["row"]) for row in rows} == {(c.setting, row) for c in settings for row in wanted}
-    table = (out / f"{name}.md").read_text()
+    table = (out / f"{name}-smoke.md").read_text()
     assert recipe.title in table
     assert "profile smoke" in table
     assert "not the paper's numbers" in table
-    assert json.loads((out / f"{name}.json").read_text()) == rows
-    assert (out / f"{name}.png").exists() == (recipe.figure is not None)
+    assert json.loads((out / f"{name}-smoke.json").read_text()) == rows
+    assert (out / f"{name}-smoke.png").exists() == (recipe.figure is not None)
 
 
 def test_published_numbers_stand_beside_the_measured(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
@@ -99,6 +100,28 @@ def test_overlapping_groups_are_taught_by_both(dmc: Dmc, data_root: Path, tmp_pa
     config = json.loads(next(out.rglob("consolidated/run.json")).read_text())
     assert [len(teacher["classes"]) for teacher in config["teachers"]] == [4, 4]
     assert len(config["student"]["classes"]) == 6
+    assert by_row["Consolidated"]["published"]["all"]  # the paper's, though its groups were larger
+
+
+def test_recipes_share_what_is_the_same_and_nothing_else(tmp_path: Path) -> None:
+    def folders(name: str, also: Sequence[str] = ()) -> dict[str, tuple[Path, Path | None]]:
+        job = recipe_job(name, "lite", 1, tmp_path, None, [], also, False)
+        assert isinstance(job, Reproduction)
+        return {setting: (bench.folder, bench.common) for setting, bench in job.benches().items()}
+
+    assert folders("accuracy-g10")["g = 10"] == folders("confusion")["g = 10"]
+    assert folders("losses")["L2"] == folders("aux-amount")["16,000 images"]
+    losses = folders("losses", ["Small: {arch: cifar_resnet14}"])
+    assert len({cells for cells, _ in losses.values()}) == 5
+    assert losses["L1"][1] == losses["L2"][1] != losses["Small"][1]  # another network needs its own specialists
+
+
+def test_a_recipe_takes_more_methods(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
+    command = ("reproduce", "losses", "--profile", "smoke", "--orders", 1, "--data-root", data_root)
+    said = dmc(*command, "--methods", "lwf.mc", "-o", tmp_path / "l", "--json")
+    assert said.code == 0, said.err
+    assert {row["row"] for row in json.loads(said.out)} == {"DMC", "LwF.MC"}
+    assert "unknown method 'lwff'" in dmc(*command, "--methods", "lwff", "-o", tmp_path / "m").err
 
 
 def test_missing_pools_are_named_or_left_out_when_asked(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:

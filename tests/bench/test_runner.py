@@ -11,12 +11,12 @@ import pytest
 import torch
 from filelock import FileLock
 
-from dmc.bench.runner import Bench
+from dmc.bench.runner import Bench, every_tracker
 from dmc.data.sources import ListedImages, Source
 from dmc.methods import METHODS, Learned, Lesson, Method
 from dmc.recipes.profile import load_profile, strength_for
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST
-from tests.conftest import Answer
+from tests.conftest import Answer, tiny, write_images
 
 Dmc = Callable[..., Answer]
 
@@ -80,7 +80,7 @@ def test_old_data_is_out_of_reach(bench: Bench) -> None:
 
 
 def test_only_the_oracle_sees_everything(bench: Bench) -> None:
-    stream = bench.open(0)
+    stream = bench.open(0, with_aux=True)
     for method in METHODS.values():
         lesson = bench.lesson(stream, method, order=0, i=2)
         expected = stream.so_far(2) if method.name == "oracle" else stream.groups[2]
@@ -96,14 +96,19 @@ def test_every_method_goes_through_three_groups(dmc: Dmc, tmp_path: Path) -> Non
     assert set(found) == set(METHODS)
     for name, row in found.items():
         assert len(row["accuracy"]) == 3
+        assert [len(step["of each group"]) for step in row["after each group"]] == [1, 2, 3]
+        assert [step["accuracy"]["mean"] for step in row["after each group"]] == row["accuracy"]
+        assert row["after each group"][-1]["forgetting"] == row["forgetting"]
         if name != "icarl":  # which asks the same model in its own way
             assert row["accuracy"][0] == found["oracle"]["accuracy"][0]  # the first group's model is shared
     assert "profile smoke" in (tmp_path / "b" / "table.md").read_text()
     assert (tmp_path / "b" / "accuracy.png").stat().st_size > 10_000
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "b").rglob("confusion.npy")}
     assert len(stamps) == 3 * len(METHODS)
-    assert dmc(*command).code == 0
+    assert dmc(*command[:-2], "--methods", "lwf", *command[-2:]).code == 0
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps  # finished cells are not run again
+    table = (tmp_path / "b" / "table.md").read_text()
+    assert all(method.title in table for method in METHODS.values())  # and all of them are shown
 
 
 class StopError(Exception):
@@ -127,7 +132,7 @@ def test_a_cell_interrupted_after_any_group_ends_the_same(bench: Bench, tmp_path
     for comparison in (bench, whole):
         comparison.settle()
 
-    for name in ("si", "rwalk"):
+    for name in ("si", "rwalk", "mas", "rewc", "lwf"):
         method = METHODS[name]
         whole.run_cell(method, 0)
         for stop in (1, 2):
@@ -158,7 +163,7 @@ class Hoarder(Spy):
     name, memory = "hoarder", 3
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
-        return Learned(first.specialists, {"exemplars.x": torch.zeros(4, 3, 8, 8, dtype=torch.uint8)})
+        return Learned(first.specialists, {"under any name": torch.zeros(4, 3, 8, 8, dtype=torch.uint8)})
 
 
 def test_a_method_cannot_keep_more_images_than_it_declared(bench: Bench) -> None:
@@ -185,6 +190,11 @@ def test_a_cell_that_diverges_does_not_stop_the_others(
         (("digits", "--methods", "dmcc"), "unknown method 'dmcc'; did you mean 'dmc'?"),
         (("digits", "--profile", "lit"), "unknown profile 'lit'; did you mean 'lite'?"),
         (("nowhere",), "unknown stream 'nowhere'"),
+        (("digits", "--group-size", "10"), "all 10 classes are in the first group"),
+        (("digits", "--group-size", "3"), "the last group has one class, and dmc, dmc+, inference-twice would train"),
+        (("digits", "--set", "arch=resnett", "--group-size", "2"), "unknown architecture 'resnett'"),
+        (("digits", "--set", "loss=[1"), "--set loss=[1: '[1' is no value"),
+        (("digits", "--set", "specialist=3"), "write specialist.epochs=20, not specialist=3"),
         (("icifar100",), "CIFAR-100 is missing: put cifar100/train"),
     ],
 )
@@ -215,6 +225,38 @@ def test_profiles_change_only_what_they_name() -> None:
     assert load_profile("lite", "digits").specialist.flip is False
 
 
+def test_a_stream_changes_the_paper_and_a_profile_has_the_last_word() -> None:
+    paper, lite, smoke = (load_profile(name, "cub200") for name in ("paper", "lite", "smoke"))
+    assert (paper.arch, paper.specialist.epochs, paper.specialist.lr) == ("vgg16", 50, 0.001)
+    assert (lite.arch, lite.specialist.epochs, lite.specialist.lr) == ("cifar_resnet32", 12, 0.1)
+    assert (smoke.arch, smoke.specialist.epochs) == ("cifar_resnet8", 1)
+
+
+def test_a_plain_folder_of_classes_is_a_stream(dmc: Dmc, tmp_path: Path) -> None:
+    """Every fifth image is for testing; auxiliary images are asked for only by methods that use them."""
+    for i, name in enumerate("abcd"):
+        write_images(tmp_path / "pets" / name, 10, seed=i)
+    command = ("bench", tmp_path / "pets", "--group-size", 2, "--profile", "smoke", "--orders", 1)
+    said = dmc(*command, "--methods", "finetuning", "-o", tmp_path / "b", "--json")
+    assert said.code == 0, said.err
+    assert np.load(tmp_path / "b" / "order-0" / "finetuning" / "group-1" / "confusion.npy").sum() == 8
+    said = dmc(*command, "--methods", "dmc", "-o", tmp_path / "c")
+    assert (said.code, "say where they are, --set aux=FOLDER" in said.err) == (2, True)
+
+
+def test_a_class_that_cannot_be_tested(dmc: Dmc, tmp_path: Path) -> None:
+    for part, names in (("train", "abcd"), ("test", "abc")):
+        for name in names:
+            write_images(tmp_path / "pets" / part / name, 5, seed=0)
+    said = dmc("bench", tmp_path / "pets", "--group-size", 2, "--methods", "finetuning", "-o", tmp_path / "b")
+    assert (said.code, "has no class 'd', which" in said.err) == (2, True)
+
+
+def test_the_first_group_is_watched_for_every_method() -> None:
+    found = {tracker.prefix for tracker in every_tracker(tiny("ab").module)}
+    assert found == {"fisher", "walk", "path"}
+
+
 def test_strengths_are_the_appendixs() -> None:
     assert [strength_for("ewc++", g, 0) for g in (5, 10, 20, 50)] == [10, 10, 1, 0.1]
     assert strength_for("rwalk", 6, 0) == 5  # the nearest group size
@@ -222,8 +264,8 @@ def test_strengths_are_the_appendixs() -> None:
 
 
 def test_a_part_of_the_auxiliary_images_is_always_the_same(bench: Bench) -> None:
-    aux = bench.open(0).aux
-    assert isinstance(aux, ListedImages)
-    assert len(aux) == 200
-    first, second = ([r.name for r in bench.open(0).aux.records()] for _ in range(2))
-    assert first == second
+    first, second = (bench.open(0, with_aux=True).aux for _ in range(2))
+    assert isinstance(first, ListedImages)
+    assert isinstance(second, ListedImages)
+    assert len(first) == 200
+    assert [r.name for r in first.records()] == [r.name for r in second.records()]

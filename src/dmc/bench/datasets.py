@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -234,7 +235,7 @@ class DownsampledImageNet(Source):
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 found: npt.NDArray[np.uint8] = arrays[key]
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, BadZipFile) as error:
             raise DmcError(f"cannot read {key!r} of {path}: {first_line(error)}") from None
         return found
 
@@ -258,7 +259,7 @@ def _tiny_imagenet(source: Source) -> Splits:
 
 def _mnist(images: list[Path]) -> Splits:
     content = images[0].read_bytes()
-    magic, count, height, width = np.frombuffer(content[:16], dtype=">u4").tolist()
+    magic, count, height, width = np.frombuffer(content[:16].ljust(16, b"\0"), dtype=">u4").tolist()
     if magic != 2051 or len(content) != 16 + count * height * width:
         raise DmcError(f"{images[0]} is not MNIST's image file (idx3, unpacked)")
     pixels = np.frombuffer(content, dtype=np.uint8, offset=16).reshape(count, height, width)

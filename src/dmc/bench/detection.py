@@ -268,7 +268,7 @@ class DetectionReproduction:
                 self.profile,
                 old,
                 new,
-                self.folder / f"seed-{seed}" / f"{len(old)}+{len(new)}-{new[0]}",
+                self.folder / f"detectors-{self.profile.name}" / f"seed-{seed}" / f"{len(old)}+{len(new)}-{new[0]}",
                 self.data_root,
                 seed,
             )

@@ -29,6 +29,10 @@ class StreamScores:
     accuracy: list[float]
     per_group: list[list[float]]
 
+    def until(self, i: int) -> StreamScores:
+        """As it was after group i."""
+        return StreamScores(self.classes[: i + 1], self.accuracy[: i + 1], self.per_group[: i + 1])
+
     @property
     def final(self) -> float:
         return self.accuracy[-1]

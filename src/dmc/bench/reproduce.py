@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import hashlib
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,17 +18,18 @@ from dmc.bench.metrics import Matrix
 from dmc.bench.runner import Bench, confusion
 from dmc.errors import DmcError, nearest
 from dmc.loading import load
-from dmc.methods import METHODS, method_named
+from dmc.methods import Method, method_named
 from dmc.recipes.profile import load_profile
 from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, load_recipes, parsed_variants, published
 from dmc.report.bench import collected, mean_std, summary
 
+OF_SPECIALISTS = ("arch", "preprocessing", "classes", "overlap", "specialist")  # all that they depend on
 Row = dict[str, Any]  # setting, row, orders, and for each column what was measured and what was published
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A recipe under a profile. Its folder has one folder for each setting, and one for what settings share."""
+    """A recipe under a profile. Comparisons are kept in folders named by what they are, so recipes share them."""
 
     name: str
     recipe: Recipe
@@ -35,6 +37,7 @@ class Reproduction:
     orders: int
     folder: Path
     data_root: Path | None = None
+    added: Sequence[str] = ()  # methods
     also: Mapping[str, Changes] = field(default_factory=dict)
     skip_missing: bool = False  # leave out settings whose data is not there
 
@@ -42,14 +45,19 @@ class Reproduction:
         return {c.setting: self._bench(c) for c in comparisons(self.recipe, self.profile, self.also)}
 
     def _bench(self, comparison: Comparison) -> Bench:
+        settings = comparison.profile.model_dump(mode="json")
+        place = f"{self.recipe.stream}-g{comparison.group_size}-{self.profile}"
         return Bench(
             self.recipe.stream,
             comparison.group_size,
             comparison.profile,
-            self.folder / re.sub(r"[^a-z0-9]+", "-", comparison.setting.lower()).strip("-"),
+            self.folder / f"{place}-{digest(settings)}",
             self.data_root,
-            common=self.folder / f"common-g{comparison.group_size}",
+            common=self.folder / f"{place}-specialists-{digest({key: settings[key] for key in OF_SPECIALISTS})}",
         )
+
+    def methods(self) -> list[Method]:
+        return [method_named(name) for name in dict.fromkeys((*self.recipe.methods, *self.added))]
 
     def download(self) -> None:
         datasets.download(needed_data(self.recipe, self.profile), self.data_root)
@@ -58,7 +66,7 @@ class Reproduction:
         """Everything that is not finished yet. All data is looked for before anything trains."""
         benches = self.ready()
         for bench in benches.values():
-            bench.run_all([method_named(name) for name in self.recipe.methods], self.orders)
+            bench.run_all(self.methods(), self.orders)
         return self.rows(benches)
 
     def report(self, rows: Sequence[Row]) -> str:
@@ -66,7 +74,7 @@ class Reproduction:
         from dmc.report import reproduce
 
         benches = {setting: bench for setting, bench in self.benches().items() if bench.folder.exists()}
-        reproduce.draw(self, benches, rows, self.folder / f"{self.name}.png")
+        reproduce.draw(self, benches, rows, self.folder / f"{self.name}-{self.profile}.png")
         return reproduce.as_table(self, rows)
 
     def ready(self) -> dict[str, Bench]:
@@ -74,7 +82,7 @@ class Reproduction:
         ready: dict[str, Bench] = {}
         for setting, bench in self.benches().items():
             try:
-                bench.open(0)
+                bench.open(0, any(method.uses_aux for method in self.methods()))
                 ready[setting] = bench
             except DmcError as error:
                 if not self.skip_missing:
@@ -91,21 +99,31 @@ class Reproduction:
             if bench.profile.overlap:
                 found += _overlap_rows(setting, bench, self.orders)
                 continue
-            for method, measured in summary(collected(bench, self.recipe.methods, self.orders)).items():
-                found.append({"setting": setting, "row": METHODS[method].title, "method": method, **measured})
-        known = {(row["setting"], row["row"]): row for row in published(self.name)}
+            measured = summary(collected(bench))
+            for method in self.methods():
+                if method.name in measured:
+                    names = {"setting": setting, "row": method.title, "method": method.name}
+                    found.append(names | measured[method.name])
+        paper_rows = published(self.name)
+        by_row = len({row["setting"] for row in paper_rows}) == 1  # then a profile's own setting stands for the paper's
+        known = {row["row"] if by_row else (row["setting"], row["row"]): row for row in paper_rows}
         for row in found:
-            paper = known.get((row["setting"], row["row"]), {})
+            paper = known.get(row["row"] if by_row else (row["setting"], row["row"]), {})
             row["published"] = {column: paper[column] for column in self.recipe.columns if column in paper}
         return found
+
+
+def digest(settings: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def recipe_job(
     name: str,
     profile: str,
     orders: int | None,
-    folder: Path | None,
+    folder: Path,
     data_root: Path | None,
+    added: Sequence[str],
     also: Sequence[str],
     skip_missing: bool,
 ) -> Reproduction | DetectionReproduction:
@@ -115,15 +133,12 @@ def recipe_job(
     if name not in known:
         raise DmcError(f"unknown recipe {name!r}{nearest(name, known)} (known: {', '.join(known)})")
     if name in detectors:
-        if also or skip_missing:
-            raise DmcError(f"{name} is about detectors: --also and --skip-missing are for classifiers")
+        if added or also or skip_missing:
+            raise DmcError(f"{name} is about detectors: --methods, --also and --skip-missing are for classifiers")
         settings = load_detection_profile(profile)
-        folder = folder or Path("reproduced") / f"detection-{profile}"  # they share detectors
         return DetectionReproduction(name, detectors[name], settings, orders or 1, folder, data_root)
-    folder = folder or Path("reproduced") / f"{name}-{profile}"
-    return Reproduction(
-        name, classifiers[name], profile, orders or 5, folder, data_root, parsed_variants(also), skip_missing
-    )
+    variants = parsed_variants(also)
+    return Reproduction(name, classifiers[name], profile, orders or 5, folder, data_root, added, variants, skip_missing)
 
 
 def known_recipes(profile: str) -> dict[str, dict[str, Any]]:
@@ -135,7 +150,8 @@ def known_recipes(profile: str) -> dict[str, dict[str, Any]]:
 
 def needed_data(recipe: Recipe, profile: str) -> list[str]:
     """The names of the data sets that a recipe wants."""
-    wanted = [streams.needed_data(recipe.stream, c.profile) for c in comparisons(recipe, profile, {})]
+    with_aux = any(method_named(name).uses_aux for name in recipe.methods)
+    wanted = [streams.needed_data(recipe.stream, c.profile, with_aux) for c in comparisons(recipe, profile, {})]
     return list(dict.fromkeys(name for names in wanted for name in names))
 
 

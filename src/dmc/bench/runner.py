@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
+from torch import nn
 
 from dmc.bench.metrics import Matrix, StreamScores, scores
 from dmc.bench.streams import ClassStream, open_stream, validation
@@ -26,11 +27,9 @@ from dmc.data.sources import ListedImages, Source
 from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.files import replacing, settle, write_text
-from dmc.methods import Learned, Lesson, Method, exemplars
+from dmc.methods import METHODS, Learned, Lesson, Method
 from dmc.methods.base import Classifier
-from dmc.methods.importance import Regularised, Tracker
-from dmc.methods.rwalk import RWalk
-from dmc.methods.si import SI
+from dmc.methods.importance import ImportanceMethod, Regularised, Tracker
 from dmc.recipes.profile import Profile, strength_for
 from dmc.seeds import seed_for
 from dmc.specialist import Specialist
@@ -59,8 +58,8 @@ class Bench:
     def common_folder(self, order: int) -> Path:
         return (self.common or self.folder) / f"order-{order}"
 
-    def open(self, order: int) -> ClassStream:
-        stream = open_stream(self.stream, self.group_size, order, self.profile, self.data_root)
+    def open(self, order: int, with_aux: bool = False) -> ClassStream:
+        stream = open_stream(self.stream, self.group_size, order, self.profile, self.data_root, with_aux)
         return validation(stream) if self.validating else stream
 
     def settle(self) -> None:
@@ -77,15 +76,29 @@ class Bench:
 
     def run_all(self, methods: Sequence[Method], orders: int) -> None:
         """Every cell that is not finished; a cell that fails says so, and the others go on."""
-        sizes = [len(group) for group in self.open(0).groups]
+        self.require_sense(methods)
         self.settle()
-        if sizes[-1] != sizes[0]:
-            print(f"the last group has {sizes[-1]} classes", file=sys.stderr)
         for order in range(orders):
             for method in methods:
                 reason = self.run_cell(method, order)
                 if reason:
                     print(f"{method.name}, order {order}: {reason}", file=sys.stderr)
+
+    def require_sense(self, methods: Sequence[Method]) -> None:
+        """What would go wrong in every cell should do so before anything trains."""
+        stream = self.open(0, any(method.uses_aux for method in methods))
+        first, last = stream.groups[0], stream.groups[-1]
+        if len(stream.groups) < 2:
+            raise DmcError(f"all {len(first)} classes are in the first group: choose a smaller --group-size")
+        demanding = [method.name for method in methods if len(last) < method.least_classes]
+        if demanding:
+            raise DmcError(
+                f"the last group has one class, and {', '.join(demanding)} would train a softmax on it alone: "
+                "choose another --group-size, or leave them out"
+            )
+        if len(last) != len(first):
+            print(f"the last group has {len(last)} class{'es' if len(last) > 1 else ''}", file=sys.stderr)
+        Specialist.untrained(self.profile.arch, first, self.profile.preprocessing)
 
     def run_cell(self, method: Method, order: int) -> str:
         """Do what is left of a cell. Gives an empty text, or why the cell ended early."""
@@ -103,7 +116,7 @@ class Bench:
         return ""
 
     def _learn_all(self, method: Method, order: int, folder: Path) -> None:
-        stream = self.open(order)
+        stream = self.open(order, method.uses_aux)
         learned: Learned | None = None
         for i, _ in enumerate(stream.groups):
             place = folder / f"group-{i}"
@@ -174,12 +187,15 @@ class Bench:
                 profile, seed = self.profile, seed_for(order, "first") % 2**31
                 start = Specialist.untrained(profile.arch, data.classes, profile.preprocessing, seed=seed)
                 start.to(pick_device())
-                trackers: list[Tracker] = [*RWalk().trackers(start.module, {}), *SI().trackers(start.module, {})]
-                task = Regularised(start, data.classes, trackers)
+                task = Regularised(start, data.classes, every_tracker(start.module))
                 run = folder / "run"
                 trained = fit_labeled(start, data, run, profile.specialist, seed, resume=True, task=task)
                 Learned([trained], task.notes()).save(folder / "learned")
         return Learned.load(folder / "learned")
+
+    def orders(self) -> list[int]:
+        """Those that something is known about."""
+        return sorted(int(path.name.removeprefix("order-")) for path in self.folder.glob("order-*"))
 
     def finished(self, method: str, order: int) -> StreamScores | None:
         """The scores of a cell, if it has all of its groups."""
@@ -190,9 +206,20 @@ class Bench:
         return scores([np.load(file) for file in files], members)
 
 
+def every_tracker(module: nn.Module) -> list[Tracker]:
+    """What any method wants to have watched while the first group is learned."""
+    regularisers = [method for method in METHODS.values() if isinstance(method, ImportanceMethod)]
+    wanted = sorted((method.trackers(module, {}) for method in regularisers), key=len, reverse=True)
+    found: dict[str, Tracker] = {}
+    for trackers in wanted:  # RWalk's two come before EWC++'s one, which is among them
+        if any(tracker.prefix not in found for tracker in trackers):
+            found |= {tracker.prefix: tracker for tracker in trackers}
+    return list(found.values())
+
+
 def require_budget(method: Method, learned: Learned) -> None:
     """A method keeps no more images than it declared."""
-    kept = sum(map(len, exemplars.of(learned.notes).values()))
+    kept = sum(len(note) for note in learned.notes.values() if note.dtype == torch.uint8 and note.ndim == 4)
     if kept > method.memory:
         raise DmcError(f"{method.name} keeps {kept} images but declared {method.memory}")
 

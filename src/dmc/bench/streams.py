@@ -26,7 +26,7 @@ class ClassStream:
     name: str
     train: Source
     test: Source
-    aux: Source
+    aux: Source | None
     groups: tuple[tuple[str, ...], ...]
 
     def so_far(self, i: int) -> tuple[str, ...]:
@@ -65,19 +65,25 @@ def validation(stream: ClassStream) -> ClassStream:
     return ClassStream(f"validation part of {stream.name}", train, test, stream.aux, groups)
 
 
-def open_stream(name: str, group_size: int, order: int, profile: Profile, data_root: Path | None) -> ClassStream:
-    """`digits` (embedded), `icifar100` and `cub200` (from the data root), or a folder of train, test and aux."""
+def open_stream(
+    name: str, group_size: int, order: int, profile: Profile, data_root: Path | None, with_aux: bool
+) -> ClassStream:
+    """`digits` (embedded), `icifar100` and `cub200` (from the data root), or a folder: of train, test and aux, or of
+    classes, of which every fifth image is for testing."""
     train, test = _labeled(name, data_root)
-    aux = _aux(name, profile.aux, data_root)
-    if profile.aux_images is not None and profile.aux_images < len(aux):
+    aux = _aux(name, profile.aux, data_root) if with_aux else None
+    if aux is not None and profile.aux_images is not None and profile.aux_images < len(aux):
         aux = sampled(aux, profile.aux_images)
     ordered = class_order(train.classes, order)[: profile.classes]
+    untested = [name for name in ordered if name not in test.classes]
+    if untested:
+        raise DmcError(f"{test.name} has no class {untested[0]!r}, which {train.name} has")
     return ClassStream(name, train, test, aux, grouped(ordered, group_size, profile.overlap))
 
 
-def needed_data(stream: str, profile: Profile) -> list[str]:
+def needed_data(stream: str, profile: Profile, with_aux: bool) -> list[str]:
     """The names of the data sets that a stream wants."""
-    wanted = (BENCHMARKS.get(stream), profile.aux)
+    wanted = (BENCHMARKS.get(stream), profile.aux if with_aux else None)
     return [name for name in wanted if name in DATASETS]
 
 
@@ -88,12 +94,14 @@ def _labeled(stream: str, data_root: Path | None) -> tuple[Source, Source]:
         train, test = open_dataset(BENCHMARKS[stream], data_root)
         assert test is not None  # every benchmark has a test set
         return train, test
+    if Path(stream).is_dir() and not _part(stream, "train").exists():
+        return held_out(open_labeled(stream), every=5)
     if Path(stream).is_dir():
         return open_labeled(_part(stream, "train")), open_labeled(_part(stream, "test"))
     known = ["digits", *BENCHMARKS]
     raise DmcError(
         f"unknown stream {stream!r}{nearest(stream, known)}: "
-        f"use {', '.join(known)}, or a folder with train/, test/ and aux/"
+        f"use {', '.join(known)}, or a folder of classes, or one with train/, test/ and aux/"
     )
 
 
@@ -102,7 +110,11 @@ def _aux(stream: str, wanted: str | None, data_root: Path | None) -> Source:
         return open_dataset(wanted, data_root).train
     if wanted is not None:
         return open_images(wanted)
-    return letters(8000, 0) if stream == "digits" else open_images(_part(stream, "aux"))
+    if stream == "digits":
+        return letters(8000, 0)
+    if not _part(stream, "aux").exists():
+        raise DmcError(f"{stream} has no auxiliary images (aux/): say where they are, --set aux=FOLDER")
+    return open_images(_part(stream, "aux"))
 
 
 def _part(folder: str, part: str) -> Path:

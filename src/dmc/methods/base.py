@@ -88,6 +88,7 @@ class Method(ABC):
     sees_everything: ClassVar[bool] = False  # all data so far, which only the upper bound may have
     memory: ClassVar[int] = 0  # how many images of old classes it may keep
     strength: ClassVar[float] = 0.0  # of its regulariser, where a recipe says nothing else
+    least_classes: ClassVar[int] = 1  # in a group; 2 where a softmax over the group alone is trained
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
         """Take over the first group's model, which all methods share; its notes are every tracker's."""

@@ -13,6 +13,7 @@ from dmc.methods.base import Learned, Lesson, Method, specialist_for
 class DMC(Method):
     name, title = "dmc", "DMC"
     uses_aux = True
+    least_classes = 2
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         assert lesson.aux is not None

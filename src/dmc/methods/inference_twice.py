@@ -10,6 +10,7 @@ from dmc.methods.base import Learned, Lesson, Method, specialist_for
 
 class InferenceTwice(Method):
     name, title = "inference-twice", "Inference twice"
+    least_classes = 2
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         return Learned([*before.specialists, specialist_for(before.specialists[0], lesson)])

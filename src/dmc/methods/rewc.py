@@ -85,7 +85,7 @@ class REWC(EWC):
                 lambda name, g: (turned[name].into(g) if name in turned else g).square(),
             )
         for name, value in fisher.items():
-            learned.notes[f"importance.{number}.{name}"] = value
+            learned.notes[f"importance.{number}.{name}"] = value.contiguous()  # as after a reload, which rounds alike
         for name, rotation in turned.items():
             learned.notes[f"inputs.{number}.{name}"] = rotation.inputs_II
             learned.notes[f"outputs.{number}.{name}"] = rotation.outputs_OO
@@ -134,4 +134,4 @@ def _can_turn(module: nn.Module) -> bool:
 
 def _eigenvectors(moments_CC: Tensor) -> Tensor:
     vectors: Tensor = torch.linalg.eigh(moments_CC).eigenvectors
-    return vectors
+    return vectors.contiguous()

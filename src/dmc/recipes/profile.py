@@ -37,16 +37,21 @@ class Profile(BaseModel):
 
 
 def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile:
-    """The profile, with what the stream changes and then these; a schedule's unnamed settings stay the paper's."""
+    """What the stream changes, then the profile, then these; a schedule's unnamed settings stay the paper's."""
     profiles = read_recipes("profiles.yaml")
     if name not in profiles:
         raise DmcError(f"unknown profile {name!r}{nearest(name, profiles)} (known: {', '.join(profiles)})")
     settings: dict[str, Any] = {"specialist": SPECIALIST.model_dump(), "consolidation": CONSOLIDATION.model_dump()}
     of_stream = read_recipes("streams.yaml").get(stream, {})
     in_profile = of_stream.pop("profiles", {}).get(name, {})
-    for layer in (profiles[name], of_stream, in_profile, *changes):
+    for layer in (of_stream, profiles[name], in_profile, *changes):
         for key, value in layer.items():
-            settings[key] = settings[key] | value if key in ("specialist", "consolidation") else value
+            if key not in ("specialist", "consolidation"):
+                settings[key] = value
+            elif isinstance(value, Mapping):
+                settings[key] |= value
+            else:
+                raise DmcError(f"setting {key} has parts: write {key}.epochs=20, not {key}={value}")
     try:
         return Profile(name=name, **settings)
     except ValidationError as error:
@@ -63,7 +68,10 @@ def parsed_settings(texts: Iterable[str]) -> dict[str, Any]:
         outer, _, inner = key.partition(".")
         if not (equals and outer) or outer == "name":
             raise DmcError(f"--set {text}: write SETTING=VALUE, such as loss=kd or consolidation.epochs=20")
-        content = yaml.safe_load(value)
+        try:
+            content = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise DmcError(f"--set {text}: {value!r} is no value") from None
         if inner:
             changes.setdefault(outer, {})[inner] = content
         else:

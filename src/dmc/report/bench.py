@@ -17,11 +17,15 @@ UPPER_BOUNDS = ("Oracle", "Inference twice")
 COLUMNS = ("final", "average incremental", "forgetting", "intransigence", "old - new")
 
 
-def collected(bench: Bench, methods: Sequence[str], orders: int) -> dict[str, dict[int, StreamScores]]:
-    """Finished cells by method and order."""
-    found = {method: {order: bench.finished(method, order) for order in range(orders)} for method in methods}
-    done = {method: {o: s for o, s in cells.items() if s is not None} for method, cells in found.items()}
-    return {method: cells for method, cells in done.items() if cells}
+def collected(bench: Bench) -> dict[str, dict[int, StreamScores]]:
+    """All finished cells of a comparison, by method and order."""
+    found: dict[str, dict[int, StreamScores]] = {}
+    for method in METHODS:
+        for order in bench.orders():
+            scores = bench.finished(method, order)
+            if scores is not None:
+                found.setdefault(method, {})[order] = scores
+    return found
 
 
 def summary(found: dict[str, dict[int, StreamScores]]) -> dict[str, Any]:
@@ -44,15 +48,29 @@ def summary(found: dict[str, dict[int, StreamScores]]) -> dict[str, Any]:
             "orders": len(cells),
             "classes": first.classes,
             "accuracy": np.mean([s.accuracy for s in cells.values()], axis=0).tolist(),
+            "spread": [mean_std(steps)["std"] for steps in zip(*(s.accuracy for s in cells.values()), strict=True)],
             "first task": np.mean([[groups[0] for groups in s.per_group] for s in cells.values()], axis=0).tolist(),
-            **{name: mean_std(values) for name, values in columns.items()},
+            **{name: mean_std(values) if values else None for name, values in columns.items()},
+            "after each group": [_after(i, cells, joint) for i in range(len(first.accuracy))],
         }
     return result
 
 
-def mean_std(values: Sequence[float]) -> dict[str, float] | None:
-    if not values:
-        return None
+def _after(i: int, cells: dict[int, StreamScores], joint: dict[int, StreamScores]) -> dict[str, Any]:
+    """What can be said once group i is learned."""
+    until = {order: scores.until(i) for order, scores in cells.items()}
+    against = [scores.intransigence(joint[order].until(i)) for order, scores in until.items() if order in joint]
+    return {
+        "classes": next(iter(until.values())).classes[-1],
+        "accuracy": mean_std([scores.final for scores in until.values()]),
+        "of each group": np.mean([scores.per_group[-1] for scores in until.values()], axis=0).tolist(),
+        "forgetting": mean_std([scores.forgetting for scores in until.values()]),
+        "intransigence": mean_std(against) if against else None,
+        "old - new": mean_std([scores.old_new_gap for scores in until.values()]),
+    }
+
+
+def mean_std(values: Sequence[float]) -> dict[str, float]:
     return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}
 
 
@@ -74,7 +92,9 @@ def cell(value: dict[str, float] | None, orders: int) -> str:
 
 def draw_curves(summed: dict[str, Any], title: str, path: Path) -> None:
     """Accuracy over all classes so far, against their number."""
-    series = [Series(METHODS[method].title, row["classes"], row["accuracy"]) for method, row in summed.items()]
+    series = [
+        Series(METHODS[method].title, row["classes"], row["accuracy"], row["spread"]) for method, row in summed.items()
+    ]
     draw_lines(series, "classes so far", "accuracy, %", title, path)
 
 
@@ -85,6 +105,7 @@ class Series:
     label: str
     x: Sequence[float]
     y: Sequence[float]
+    spread: Sequence[float] = ()  # standard deviations over orders
 
 
 def draw_lines(series: Sequence[Series], x_label: str, y_label: str, title: str, path: Path, log: bool = False) -> None:
@@ -94,12 +115,14 @@ def draw_lines(series: Sequence[Series], x_label: str, y_label: str, title: str,
 
     colours = plt.get_cmap("tab20")
     for i, line in enumerate(series):
-        axes.plot(
+        axes.errorbar(
             line.x,
             [100 * y for y in line.y],
-            "--" if line.label in UPPER_BOUNDS else "-",
+            [100 * spread for spread in line.spread] if any(line.spread) else None,
+            linestyle="--" if line.label in UPPER_BOUNDS else "-",
             marker="o",
             markersize=4,
+            capsize=2,
             color=colours(2 * i % 20 + (i >= 10)),
             label=line.label,
             linewidth=2.6 if line.label == "DMC" else 1.4,

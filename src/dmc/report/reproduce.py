@@ -90,10 +90,8 @@ def _draw_confusions(job: Reproduction, benches: Mapping[str, Bench], title: str
     panels: dict[str, Any] = {}
     for bench in benches.values():
         last = len(bench.open(0).groups) - 1
-        for method in job.recipe.methods:
-            cells = [
-                bench.cell_folder(method, order) / f"group-{last}" / "confusion.npy" for order in range(job.orders)
-            ]
+        for method in (method.name for method in job.methods()):
+            cells = [bench.cell_folder(method, order) / f"group-{last}" / "confusion.npy" for order in bench.orders()]
             counts = [np.load(file) for file in cells if file.exists()]
             if counts:
                 panels[METHODS[method].title] = sum(counts)

@@ -127,7 +127,7 @@ def fit_run(
         run.recall(task.notes())
         found = load_any(run.folder)
         assert isinstance(found, type(model))
-        return found
+        return found.to(model.device)  # in the same memory format, so that what follows rounds alike
     feed = open_feed(source, model.framing, memory)
     at = fit(task, feed, schedule, run, seed, "training")
     model.provenance = {
