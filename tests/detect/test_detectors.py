@@ -21,12 +21,14 @@ import dmc
 from dmc.data.batch import Batch
 from dmc.data.feed import open_feed
 from dmc.data.opening import open_images
+from dmc.data.sources import Objects
 from dmc.detect.annotations import open_scenes
+from dmc.detect.baselines import AdaptedShmelkov
 from dmc.detect.consolidation import DetectionDistillation, found_again
 from dmc.detect.detector import IMAGENET, Detector, detector_preprocessing, suppressed
-from dmc.detect.evaluation import evaluate
+from dmc.detect.evaluation import coco_precision, evaluate
 from dmc.detect.precision import Found
-from dmc.detect.scenes import Scenes
+from dmc.detect.scenes import SceneBatch, Scenes
 from dmc.detect.teachers import DetectorTeachers
 from dmc.errors import DmcError
 from dmc.models.one_stage import Answers, OneStage, create_detector
@@ -119,6 +121,37 @@ def test_the_loss_is_eq_8() -> None:
     gradient = student.module.get_parameter("logits_AK").grad
     assert gradient is not None
     assert gradient[2].tolist() == [0, 0, 0]  # an anchor that is not selected is not touched
+
+
+class Learning(Fixed):
+    """Has a training loss, too."""
+
+    def objective(self, answers: Answers, targets: object) -> dict[str, Tensor]:
+        return {"own": torch.tensor(7.0)}
+
+
+def test_adapted_shmelkov_adds_the_old_outputs_at_the_old_models_best_anchors() -> None:
+    """The old model's best anchors are 1 and 0; there old classes are off by (1, 0) and (0, 2), boxes by 1/2."""
+    wide = Detector(
+        Learning([[-5.0, 3.0, 0.0], [2.0, -2.0, 0.0], [9.0, 9.0, 9.0]], [[0.5 + i] * 4 for i in range(3)]),
+        "abc",
+        output="sigmoid",
+    )
+    task = AdaptedShmelkov(wide, fixed("ab", OLD, 0), ("c",), anchors=2)
+    scene = SceneBatch(IMAGES, torch.zeros(2), [(32, 32)] * 2, [torch.zeros(0, 4)] * 2, [torch.zeros(0).long()] * 2, [])
+    found = task.losses(scene)
+    assert found["old classes"].item() == pytest.approx((1**2 + 2**2) / 4)
+    assert found["old boxes"].item() == pytest.approx(4 * 0.5**2 / 2)
+    assert found["loss"].item() == pytest.approx(7 + 5 / 4 + 0.5)
+
+
+def test_cocos_precision_counts_overlaps_up_to_the_boxs_own() -> None:
+    """A box that covers 3/5 of the truth passes at 0.5, 0.55 and 0.6: three of COCO's ten overlaps."""
+    truth = [Objects(np.array([[0, 0, 10, 10]], np.float32), np.array([4]), np.array([False]), 20, 20)]
+    found = [Found(np.array([[0, 0, 10, 6]], np.float32), np.ones(1, np.float32), np.array([4]))]
+    assert coco_precision(found, truth, [4]) == pytest.approx((0.3, 1.0))
+    hard = [truth[0]._replace(difficult_M=np.array([True]))]
+    assert all(math.isnan(value) for value in coco_precision(found, hard, [4]))
 
 
 def test_inference_twice_takes_the_best_class_with_its_box() -> None:
