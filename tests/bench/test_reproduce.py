@@ -110,7 +110,7 @@ def test_recipes_share_what_is_the_same_and_nothing_else(tmp_path: Path) -> None
         return {setting: (bench.folder, bench.common) for setting, bench in job.benches().items()}
 
     assert folders("accuracy-g10")["g = 10"] == folders("confusion")["g = 10"]
-    assert folders("losses")["L2"] == folders("aux-amount")["16,000 images"]
+    assert folders("losses")["L2"] == folders("aux-amount")["8,000 images"]
     losses = folders("losses", ["Small: {arch: cifar_resnet14}"])
     assert len({cells for cells, _ in losses.values()}) == 5
     assert losses["L1"][1] == losses["L2"][1] != losses["Small"][1]  # another network needs its own specialists
