@@ -86,14 +86,21 @@ def test_a_detection_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path:
     assert "not its numbers" in (out / f"{name}-smoke.md").read_text()
 
 
-def test_a_folder_of_another_profile_is_refused(data_root: Path, tmp_path: Path) -> None:
-    """Rows of `lite` must not pass for the paper's."""
-    recipe = load_detection_recipes()["voc-10+10"]
-    for name, refused in (("smoke", False), ("smoke", False), ("lite", True)):
-        job = DetectionReproduction("voc-10+10", recipe, load_detection_profile(name), 1, tmp_path, data_root)
-        (bench,) = job.benches().values()
+def test_rows_of_other_settings_are_not_taken_over(data_root: Path, tmp_path: Path) -> None:
+    """A profile has a folder of its own; one whose settings have changed since is refused."""
+    recipe, profile = load_detection_recipes()["voc-10+10"], load_detection_profile("smoke")
+    folders = set()
+    for other, refused in (
+        (profile, False),
+        (profile, False),
+        (profile.model_copy(update={"size": 99}), True),
+        (load_detection_profile("lite"), False),
+    ):
+        (bench,) = DetectionReproduction("voc-10+10", recipe, other, 1, tmp_path, data_root).benches().values()
+        folders.add(bench.folder)
         with pytest.raises(DmcError, match="holds another comparison") if refused else nullcontext():
             bench.settle()
+    assert len(folders) == 2
 
 
 def test_recipes_share_what_they_have_in_common() -> None:
