@@ -12,10 +12,12 @@ otherwise batch norm and the layers up to stride 4 stay as they came with the we
 
 from __future__ import annotations
 
+import logging
 import re
 from abc import ABC, abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -306,9 +308,10 @@ def _timm_pyramid(plan: Blueprint, weights: str | None) -> TimmPyramid:
     name = plan.backbone.removeprefix("timm/")
     try:
         overlay = {"state_dict": _fitting(name, Path(weights))} if weights not in (None, "imagenet") else None
-        body = timm.create_model(
-            name, features_only=True, pretrained=weights is not None, pretrained_cfg_overlay=overlay
-        )
+        with _quiet("timm"):  # it would list the classifier's weights, which a backbone does not need
+            body = timm.create_model(
+                name, features_only=True, pretrained=weights is not None, pretrained_cfg_overlay=overlay
+            )
     except DmcError:
         raise
     except Exception as error:  # unknown names, no pyramid, no network
@@ -319,6 +322,17 @@ def _timm_pyramid(plan: Blueprint, weights: str | None) -> TimmPyramid:
     if plan.norm == "frozen":
         _freeze_beginning(body)
     return TimmPyramid(body, list(channels[-3:]), plan.width)
+
+
+@contextmanager
+def _quiet(library: str) -> Iterator[None]:
+    logger = logging.getLogger(library)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 def _fitting(name: str, weights: Path) -> dict[str, Tensor]:
