@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+import subprocess
 import tempfile
 import time
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
@@ -177,10 +179,17 @@ class Run:
         return model
 
 
+@cache
 def versions() -> dict[str, str]:
-    """What a result may depend on besides its settings."""
+    """What a result may depend on besides its settings; the commit, where dmc runs from a checkout."""
     packages = ("deep-model-consolidation", "torch", "torchvision", "timm", "numpy", "pillow")
-    return {"python": platform.python_version()} | {name: metadata.version(name) for name in packages}
+    found = {"python": platform.python_version()} | {name: metadata.version(name) for name in packages}
+    checkout = Path(__file__).resolve().parents[3]
+    if (checkout / ".git").exists() and shutil.which("git"):
+        command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12"]
+        described = subprocess.run(command, capture_output=True, text=True, check=False)
+        found |= {"commit": described.stdout.strip()} if described.returncode == 0 else {}
+    return found
 
 
 def require_free(folder: Path, resume: bool) -> None:
