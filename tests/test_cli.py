@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
+from safetensors.torch import load_file
 
 from dmc.data.decode import Geometry, decode
 from dmc.data.opening import open_images
@@ -238,3 +239,24 @@ def test_data_with_one_class_teaches_nothing(dmc: Dmc, tmp_path: Path) -> None:
     write_images(tmp_path / "data" / "only", 3)
     bad(dmc("train", tmp_path / "data", "-o", tmp_path / "out"), "has one class ('only')")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_specialist_begins_with_the_weights_of_a_network_with_other_classes(
+    dmc: Dmc, tmp_path: Path, labeled_folder: Path
+) -> None:
+    """All but the layer that answers comes from the file; with a rate of next to nothing it stays like that."""
+    before = CifarResNet(8, 7)
+    torch.save(before.state_dict(), tmp_path / "w.pth")
+    begin = ("--arch", "cifar_resnet8", "--size", 16, "--lr", 1e-12, *QUICK, "--weights")
+    assert dmc("train", labeled_folder, "-o", tmp_path / "a", *begin, tmp_path / "w.pth").code == 0
+    after = load_file(tmp_path / "a" / "model.safetensors")
+    torch.testing.assert_close(after["blocks.0.conv1.weight"], before.state_dict()["blocks.0.conv1.weight"])
+    assert after["fc.weight"].shape[0] != 7
+    torch.save({k: v for k, v in before.state_dict().items() if "blocks.1" not in k}, tmp_path / "cut.pth")
+    for weights, words in (
+        (tmp_path / "cut.pth", "does not fit cifar_resnet8: 'blocks.1"),
+        (tmp_path / "no.pth", "no such weights"),
+        ("imagenet", "there are no ImageNet weights of cifar_resnet8"),
+    ):
+        bad(dmc("train", labeled_folder, "-o", tmp_path / "b", *begin, weights), words)
+        assert not (tmp_path / "b").exists()

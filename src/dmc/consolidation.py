@@ -64,6 +64,7 @@ class Settings(TypedDict, total=False):
     temperature: float
     centring: Centring | None
     scale: Scale
+    weights: str | None
     schedule: Schedule
     seed: int
     memory: int
@@ -206,21 +207,22 @@ class Consolidation(Plan[Specialist]):
         temperature: float = 2.0,  # of `kd`
         centring: Centring | None = None,  # None: per-teacher for softmax outputs, none for sigmoid
         scale: Scale = "none",
+        weights: str | None = None,  # where the student begins: at random, imagenet, or a file
         schedule: Schedule = CONSOLIDATION,
         seed: int = 0,
         memory: int = MEMORY,  # bytes of pixels to hold; a larger set of images is streamed
     ) -> None:
         self.teachers = Teachers([load(teacher) for teacher in teachers], centring)
         super().__init__(aux, schedule, seed, memory)
-        self.student = self._new_student(arch, size, seed)
-        self.loss, self.temperature, self.scale = loss, temperature, scale
+        self.student = self._new_student(arch, size, seed, weights)
+        self.loss, self.temperature, self.scale, self.weights = loss, temperature, scale, weights
         if loss == "kd" and self.student.output == "sigmoid":
             raise DmcError("loss 'kd' compares softmax distributions; for sigmoid outputs use 'l2' or 'l1'")
         if temperature <= 0:
             raise DmcError(f"temperature {temperature} must be positive")
 
-    def _new_student(self, arch: str | None, size: int | None, seed: int) -> Specialist:
-        """Random weights, never a teacher's: that would favour its classes (end of section 3.1)."""
+    def _new_student(self, arch: str | None, size: int | None, seed: int, weights: str | None) -> Specialist:
+        """Never a teacher's weights: that would favour its classes (end of section 3.1)."""
         first = self.teachers.specialists[0]
         if arch is None and first.arch is None:
             raise DmcError(f"{first.name} has no architecture name; say which one the student has (arch)")
@@ -228,7 +230,7 @@ class Consolidation(Plan[Specialist]):
         alike = next((s.preprocessing for s in self.teachers.specialists if s.arch == arch), None)
         preprocessing = alike or default_preprocessing(arch)
         preprocessing = replace(preprocessing, size=size or preprocessing.size)
-        return Specialist.untrained(arch, self.teachers.union.names, preprocessing, first.output, seed)
+        return Specialist.untrained(arch, self.teachers.union.names, preprocessing, first.output, seed, weights)
 
     @property
     def framing(self) -> Geometry:
@@ -242,6 +244,7 @@ class Consolidation(Plan[Specialist]):
             "temperature": self.temperature if self.loss == "kd" else None,
             "centring": self.teachers.centring,
             "scale": self.scale,
+            "weights": self.weights,
         }
 
     def prepare(self, feed: Feed) -> None:
@@ -320,6 +323,7 @@ def learn(
         preprocessing=alike,
         size=settings.get("size"),
         output=old.output,
+        weights=settings.get("weights"),
         schedule=specialist_schedule,
         seed=plan.seed,
         memory=plan.memory,

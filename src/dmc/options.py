@@ -24,7 +24,7 @@ Models = Annotated[list[str], typer.Argument(metavar="A B [C ...]", help=f"Two o
 Aux = Annotated[str, typer.Option(help="Unlabeled images: a folder, parquet, tar shards, npz or hf-hub:OWNER/NAME")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; accuracies and probabilities are fractions")]
 Weights = Annotated[
-    str, typer.Option(help="Detectors: where the backbone starts from: imagenet, random, or a file with weights")
+    str | None, typer.Option(help="Where it begins: imagenet, random, or a file [default: random; detectors imagenet]")
 ]
 Orders = Annotated[int, typer.Option(min=1, help="Class orders; order 0 is iCaRL's")]
 ProfileName = Annotated[str, typer.Option(help="paper, lite or smoke")]
@@ -97,6 +97,11 @@ def changed(schedule: "Schedule", changes: dict[str, Any]) -> "Schedule":
     return schedule.model_copy(update=changes)
 
 
+def beginning(weights: str | None) -> dict[str, str | None]:
+    """`--weights` as an argument of the library, whose default differs between classifiers and detectors."""
+    return {} if weights is None else {"weights": None if weights == "random" else weights}
+
+
 def distillation_options(
     arch: Annotated[str | None, typer.Option(help="The student's architecture [default: the first model's]")] = None,
     size: Annotated[int | None, typer.Option(min=1, help="Its input size [default: what it was designed for]")] = None,
@@ -109,7 +114,7 @@ def distillation_options(
     scale: Annotated[
         Literal["none", "pool-std"], typer.Option(help="Also divide by each teacher's spread; not in the paper")
     ] = "none",
-    weights: Weights = "imagenet",
+    weights: Weights = None,
     anchors: Annotated[int, typer.Option(min=1, help="Detectors: anchors to distil in each image")] = 64,
     box_weight: Annotated[float, typer.Option(min=0, help="Detectors: lambda, the weight of the boxes' loss")] = 1.0,
     seed: Annotated[int, typer.Option(help="Seed of everything random")] = 0,
@@ -122,7 +127,7 @@ def distillation_options(
         "temperature": temperature,
         "centring": centring,
         "scale": scale,
-        "weights": None if weights == "random" else weights,
+        **beginning(weights),
         "anchors": anchors,
         "box_weight": box_weight,
         "seed": seed,

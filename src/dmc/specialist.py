@@ -205,14 +205,15 @@ class Specialist(Model):
         preprocessing: Preprocessing | None = None,
         output: Output = "softmax",
         seed: int = 0,
+        weights: str | None = None,
     ) -> Specialist:
-        """Random weights that are a function of the seed."""
+        """Random weights that are a function of the seed; `weights` is where else to begin: imagenet, or a file."""
         arch = known_architecture(arch)
         preprocessing = preprocessing or default_preprocessing(arch)
         classes = Classes.of(names)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "weights"))
-            module = create(arch, classes.width, preprocessing.channels)
+            module = create(arch, classes.width, preprocessing.channels, weights)
         return cls(module, classes, preprocessing, output, arch, name=arch)
 
     def _check_head(self) -> None:

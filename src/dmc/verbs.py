@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Given = Model | str | Path  # a model, or where it is
 FOR_CLASSIFIERS = {"temperature": 2.0, "scale": "none", "output": "softmax"}  # and what they are when nobody asks
-FOR_DETECTORS = {"weights": "imagenet", "anchors": 64, "box_weight": 1.0}
+FOR_DETECTORS = {"anchors": 64, "box_weight": 1.0}
 
 
 def load(source: Given, *arguments: Any, **settings: Any) -> Any:

@@ -118,6 +118,11 @@ class DetectionProfile(BaseModel):
     training: Schedule = DETECTION
     consolidation: Schedule = DETECTION
 
+    @property
+    def differences(self) -> dict[str, Any]:
+        """All that is not the paper's."""
+        return self.model_dump(mode="json", exclude_defaults=True)
+
 
 def load_detection_recipes() -> dict[str, DetectionRecipe]:
     recipes = read_recipes("detection.yaml")["recipes"]
@@ -147,7 +152,7 @@ class DetectionBench:
 
     def settle(self) -> None:
         """Write down what is made here, or refuse a folder in which something else was."""
-        settle(self.folder, {"profile": self.profile.model_dump(mode="json"), "old": self.old, "new": self.new})
+        settle(self.folder, {"profile": self.profile.differences, "old": self.old, "new": self.new})
 
     def data(self) -> tuple[Scenery, Scenery]:
         """Training and test scenes with all of the split's classes."""

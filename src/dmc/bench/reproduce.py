@@ -23,7 +23,7 @@ from dmc.recipes.profile import load_profile
 from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, load_recipes, parsed_variants, published
 from dmc.report.bench import collected, mean_std, summary
 
-OF_SPECIALISTS = ("arch", "preprocessing", "classes", "overlap", "specialist")  # all that they depend on
+OF_SPECIALISTS = ("arch", "weights", "preprocessing", "classes", "overlap", "specialist")  # all that they depend on
 Row = dict[str, Any]  # setting, row, orders, and for each column what was measured and what was published
 
 
@@ -45,7 +45,7 @@ class Reproduction:
         return {c.setting: self._bench(c) for c in comparisons(self.recipe, self.profile, self.also)}
 
     def _bench(self, comparison: Comparison) -> Bench:
-        settings = comparison.profile.model_dump(mode="json")
+        settings = comparison.profile.differences
         place = f"{self.recipe.stream}-g{comparison.group_size}-{self.profile}"
         return Bench(
             self.recipe.stream,
@@ -53,7 +53,7 @@ class Reproduction:
             comparison.profile,
             self.folder / f"{place}-{digest(settings)}",
             self.data_root,
-            common=self.folder / f"{place}-specialists-{digest({key: settings[key] for key in OF_SPECIALISTS})}",
+            common=self.folder / f"{place}-specialists-{digest({key: settings.get(key) for key in OF_SPECIALISTS})}",
         )
 
     def methods(self) -> list[Method]:

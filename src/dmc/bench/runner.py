@@ -69,7 +69,7 @@ class Bench:
             {
                 "stream": self.stream,
                 "group_size": self.group_size,
-                "profile": self.profile.model_dump(mode="json"),
+                "profile": self.profile.differences,
                 "tune": self.tune,
             },
         )
@@ -98,7 +98,7 @@ class Bench:
             )
         if len(last) != len(first):
             print(f"the last group has {len(last)} class{'es' if len(last) > 1 else ''}", file=sys.stderr)
-        Specialist.untrained(self.profile.arch, first, self.profile.preprocessing)
+        Specialist.untrained(self.profile.arch, first, self.profile.preprocessing, weights=self.profile.weights)
 
     def run_cell(self, method: Method, order: int) -> str:
         """Do what is left of a cell. Gives an empty text, or why the cell ended early."""
@@ -185,7 +185,9 @@ class Bench:
             with FileLock(folder / ".first-lock"):
                 data = ListedImages(stream.train.keep(stream.groups[0]))
                 profile, seed = self.profile, seed_for(order, "first") % 2**31
-                start = Specialist.untrained(profile.arch, data.classes, profile.preprocessing, seed=seed)
+                start = Specialist.untrained(
+                    profile.arch, data.classes, profile.preprocessing, seed=seed, weights=profile.weights
+                )
                 start.to(pick_device())
                 task = Regularised(start, data.classes, every_tracker(start.module))
                 run = folder / "run"

@@ -114,6 +114,7 @@ def from_scratch(like: Specialist, lesson: Lesson, run: Path) -> Specialist:
         run,
         arch=str(like.arch),
         preprocessing=like.preprocessing,
+        weights=lesson.profile.weights,
         schedule=lesson.profile.specialist,
         seed=lesson.seed,
         resume=True,

@@ -26,6 +26,7 @@ class DMC(Method):
             loss=lesson.profile.loss,
             temperature=lesson.profile.temperature,
             scale=lesson.profile.scale,
+            weights=lesson.profile.weights,
             schedule=lesson.profile.consolidation,
             seed=lesson.seed,
             resume=True,

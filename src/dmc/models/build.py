@@ -1,4 +1,4 @@
-"""From an architecture's name to a module with random weights, and to what it wants to see.
+"""From an architecture's name to a module, and to what it wants to see.
 
 `cifar_resnet32` (any depth 6n+2), `torchvision:NAME`, and every other name is timm's.
 """
@@ -6,13 +6,17 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
+from torchvision.models import get_model_weights
 
 from dmc.data.preprocess import Preprocessing
-from dmc.errors import DmcError, nearest
+from dmc.errors import DmcError, first_line, nearest
 from dmc.models.cifar_resnet import CifarResNet, register_with_timm
+from dmc.models.weights import begin_from, read_weights
 
 CIFAR = re.compile(r"(?:cifar_)?resnet(\d+)")
 
@@ -42,13 +46,15 @@ def known_architecture(arch: str) -> str:
     raise DmcError(f"unknown architecture {arch!r}{nearest(name, timm.list_models())}")
 
 
-def create(arch: str, num_classes: int, in_chans: int = 3) -> nn.Module:
-    """A module with random weights and `num_classes` outputs."""
+def create(arch: str, num_classes: int, in_chans: int = 3, weights: str | None = None) -> nn.Module:
+    """A module with `num_classes` outputs; its weights are random, or, but for the outputs, `imagenet` or a file's."""
     arch = known_architecture(arch)
-    if arch.startswith("cifar_resnet"):
-        return CifarResNet(int(arch.removeprefix("cifar_resnet")), num_classes, in_chans)
+    if weights == "imagenet":
+        return _pretrained(arch, num_classes, in_chans)
     module: nn.Module
-    if arch.startswith("torchvision:"):
+    if arch.startswith("cifar_resnet"):
+        module = CifarResNet(int(arch.removeprefix("cifar_resnet")), num_classes, in_chans)
+    elif arch.startswith("torchvision:"):
         from torchvision.models import get_model
 
         if in_chans != 3:
@@ -58,6 +64,27 @@ def create(arch: str, num_classes: int, in_chans: int = 3) -> nn.Module:
         import timm
 
         module = timm.create_model(arch, num_classes=num_classes, in_chans=in_chans)
+    if weights is not None:
+        begin_from(module, read_weights(Path(weights)), Path(weights), arch, num_classes)
+    return module
+
+
+def _pretrained(arch: str, num_classes: int, in_chans: int) -> nn.Module:
+    if arch.startswith("cifar_resnet"):
+        raise DmcError(f"there are no ImageNet weights of {arch}; give a file, or begin at random")
+    try:
+        if arch.startswith("torchvision:"):
+            entry = get_model_weights(arch.removeprefix("torchvision:")).DEFAULT
+            state = torch.hub.load_state_dict_from_url(entry.url, map_location="cpu", weights_only=True)
+        else:
+            import timm
+
+            module: nn.Module = timm.create_model(arch, pretrained=True, num_classes=num_classes, in_chans=in_chans)
+            return module
+    except Exception as error:  # no weights, no network, a broken download
+        raise DmcError(f"cannot get ImageNet weights of {arch}: {first_line(error)}; give a file or random") from None
+    module = create(arch, num_classes, in_chans)
+    begin_from(module, state, Path(entry.url), arch, num_classes)
     return module
 
 

@@ -45,6 +45,16 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def begin_from(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
+    """Weights of a network with other classes: all but the layer that answers, which stays as it is."""
+    own = module.state_dict()
+    other = [k for k, v in own.items() if k not in tensors or tensors[k].shape != v.shape]
+    foreign = [k for k in other if own[k].shape[:1] != (class_count,) and not k.endswith("num_batches_tracked")]
+    if foreign:
+        raise DmcError(f"{path} does not fit {arch}: {foreign[0]!r} is missing or has another shape")
+    module.load_state_dict({key: tensors[key] for key in own if key not in other}, strict=False)
+
+
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
     """Put weights into a module, or say in one line why they do not fit."""
     own = module.state_dict()

@@ -23,6 +23,7 @@ class Profile(BaseModel):
 
     name: str
     arch: str = "cifar_resnet32"
+    weights: str | None = None  # where models begin: at random, imagenet, or a file
     preprocessing: Preprocessing | None = None  # None: what the architecture was designed for
     classes: int | None = Field(default=None, ge=2)  # None: all of the stream's
     overlap: int = Field(default=0, ge=0)  # classes that a group shares with the one before
@@ -34,6 +35,11 @@ class Profile(BaseModel):
     selection: Literal["random", "herding"] = "random"  # of DMC+'s exemplars
     specialist: Schedule = SPECIALIST
     consolidation: Schedule = CONSOLIDATION
+
+    @property
+    def differences(self) -> dict[str, Any]:
+        """All that is not the paper's."""
+        return self.model_dump(mode="json", exclude_defaults=True)
 
 
 def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile:

@@ -56,19 +56,21 @@ def train(
     size: int | None = None,
     keep: Iterable[str] | None = None,
     output: Output = "softmax",
+    weights: str | None = None,
     schedule: Schedule = SPECIALIST,
     seed: int = 0,
     memory: int = MEMORY,
     resume: bool = False,
     checkpoint_every: float = CHECKPOINT_EVERY,
 ) -> Specialist:
-    """Train a specialist from random weights on labeled images; `keep` names the classes to learn."""
+    """Train a specialist on labeled images; `keep` names the classes to learn, `weights` where it begins: at random
+    (None), `imagenet`, or a file."""
     source = open_labeled(data)
     if keep is not None:
         source = source.keep(keep)
     preprocessing = preprocessing or default_preprocessing(arch)
     preprocessing = replace(preprocessing, size=size or preprocessing.size)
-    specialist = Specialist.untrained(arch, source.classes, preprocessing, output, seed)
+    specialist = Specialist.untrained(arch, source.classes, preprocessing, output, seed, weights)
     if output == "softmax" and len(source.classes) < 2:
         raise DmcError(f"{source.name} has one class ({source.classes[0]!r}); a softmax classifier needs two or more")
     return fit_labeled(specialist, source, out, schedule, seed, memory, resume, checkpoint_every)
