@@ -194,7 +194,7 @@ def demo(
         found: Any = {row.method: {"old": row.old, "new": row.new, "all": row.all} for row in rows}
         table = as_table(rows)
     else:
-        from dmc.detect import demo as detection
+        from dmc import detection_demo as detection
 
         folder = out or Path("dmc-demo-detect")
         seen = detection.run_demo(seed, folder)

@@ -50,7 +50,7 @@ def test_the_demo(dmc: Callable[..., Answer], tmp_path: Path, monkeypatch: pytes
     quick = Schedule(epochs=1, lr=1e-3, algorithm="adam", batch_size=16)
     settings = {"SCENES": 16, "UNLABELED": 16, "TESTED": 60, "LABELED_SCHEDULE": quick, "UNLABELED_SCHEDULE": quick}
     for name, value in settings.items():
-        monkeypatch.setattr(f"dmc.detect.demo.{name}", value)
+        monkeypatch.setattr(f"dmc.detection_demo.{name}", value)
     said = dmc("demo", "--task", "detect", "-o", tmp_path / "d", "--json")
     assert said.code == 0, said.err
     rows = {row["model"]: row for row in json.loads(said.out)}
