@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -38,3 +39,8 @@ def settle(folder: Path, asked: Mapping[str, Any]) -> None:
         write_text(path, text)
     elif path.read_text(encoding="utf-8") != text:
         raise DmcError(f"{folder} holds another comparison (see bench.json); choose another folder")
+
+
+def digest(content: Any) -> str:
+    """Names a folder by what is in it."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]

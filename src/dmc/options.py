@@ -80,7 +80,8 @@ def schedule_options(
     epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the images [default: the paper's]")] = None,
     lr: Annotated[float | None, typer.Option(help="Initial learning rate [default: 0.1; detectors 0.001]")] = None,
     lr_shape: Annotated[
-        Literal["steps", "one-cycle"], typer.Option(help="Tenfold drops at 7/10 and 9/10; or warm-up and cosine")
+        Literal["steps", "one-cycle"],
+        typer.Option(help="Tenfold drops at 7/10 and 9/10 (detectors: none); or warm-up and cosine"),
     ] = "steps",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images in a step [default: 128; detectors 12]")] = None,
     weight_decay: Annotated[float | None, typer.Option(min=0, help="[default: 0.0001; detectors 0]")] = None,

@@ -1,10 +1,11 @@
 """The paper's detection tables: which models stand in their rows, how each is made, what it scores.
 
-DIR/seed-0/SPLIT/bench.json      what was asked: profile, old and new classes
-DIR/seed-0/SPLIT/models/NAME     a model and its run, shared by the rows that build on it
-DIR/seed-0/SPLIT/rows/NAME.json  a finished row
+DIR/detectors-PROFILE/seed-0/trained/NAME           a detector of some classes, for all rows and splits that want it
+DIR/detectors-PROFILE/seed-0/SPLIT/bench.json       what was asked: profile, old and new classes
+DIR/detectors-PROFILE/seed-0/SPLIT/models/NAME      what was made of those detectors
+DIR/detectors-PROFILE/seed-0/SPLIT/rows/NAME.json   a finished row
 
-Recipes of one profile may share a folder: what one of them has made, the others find.
+Recipes of one profile may share DIR: what one of them has made, the others find.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from dmc.detect.evaluation import evaluate
 from dmc.detect.teachers import DetectorTeachers
 from dmc.distill.targets import Centring
 from dmc.errors import DmcError, nearest
-from dmc.files import settle, write_text
+from dmc.files import digest, settle, write_text
 from dmc.recipes.profile import read_recipes
 from dmc.recipes.recipe import published
 from dmc.training.schedule import DETECTION, Schedule
@@ -205,10 +206,10 @@ class DetectionBench:
     def _model(self, row: RowPlan, train: Scenery) -> Detector | DetectorTeachers:
         schedule = self.profile.training
         if row.kind == "oracle":
-            return self._trained("oracle", train, self.profile.arch, self.profile.weights)
+            return self._trained(train, self.profile.arch, self.profile.weights)
         if row.kind == "new":
             return self._new(row, train)
-        old = self._trained("old", train.keep(self.old), self.profile.arch, self.profile.weights)
+        old = self._trained(train.keep(self.old), self.profile.arch, self.profile.weights)
         if row.kind == "old":
             return old
         place = self.folder / "models" / row.slug
@@ -235,12 +236,13 @@ class DetectionBench:
 
     def _new(self, row: RowPlan, train: Scenery) -> Detector:
         arch = row.new_arch or self.profile.arch
-        return self._trained(_slug(f"new {arch}"), train.keep(self.new), arch, row.weights or self.profile.weights)
+        return self._trained(train.keep(self.new), arch, row.weights or self.profile.weights)
 
-    def _trained(self, name: str, scenes: Scenery, arch: str, weights: str) -> Detector:
+    def _trained(self, scenes: Scenery, arch: str, weights: str) -> Detector:
+        kind = digest([arch, weights, scenes.classes])
         return training.train(
             scenes,
-            self.folder / "models" / name,
+            self.folder.parent / "trained" / f"{_slug(arch)}-{len(scenes.classes)}-classes-{kind}",
             arch=arch,
             size=self.profile.size,
             weights=self._weights(weights),

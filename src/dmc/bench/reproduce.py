@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +15,7 @@ from dmc.bench.detection import DetectionReproduction, load_detection_profile, l
 from dmc.bench.metrics import Matrix
 from dmc.bench.runner import Bench, confusion
 from dmc.errors import DmcError, nearest
+from dmc.files import digest
 from dmc.loading import load
 from dmc.methods import Method, method_named
 from dmc.recipes.profile import load_profile
@@ -111,10 +110,6 @@ class Reproduction:
             paper = known.get(row["row"] if by_row else (row["setting"], row["row"]), {})
             row["published"] = {column: paper[column] for column in self.recipe.columns if column in paper}
         return found
-
-
-def digest(settings: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def recipe_job(
