@@ -7,7 +7,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from safetensors.torch import load_file
 
 from dmc.data.decode import Geometry, decode
 from dmc.data.opening import open_images
+from dmc.errors import DmcError
 from dmc.models.cifar_resnet import CifarResNet
 from dmc.training.schedule import Schedule
 from tests.conftest import Answer, tiny, write_images
@@ -195,7 +198,7 @@ def test_bad_images(consolidate: Dmc, tmp_path: Path, aux_folder: Path) -> None:
 
 
 def test_bad_settings(dmc: Dmc, consolidate: Dmc) -> None:
-    bad(consolidate("--lr", 0), "--lr 0.0 must be positive")
+    bad(consolidate("--lr", 0), "--lr 0.0 must be a positive number")
     said = consolidate("--loss", "l3")
     assert (said.code, "l3" in said.err) == (2, True)
     assert dmc("unknown-verb").code == 2
@@ -260,3 +263,34 @@ def test_a_specialist_begins_with_the_weights_of_a_network_with_other_classes(
     ):
         bad(dmc("train", labeled_folder, "-o", tmp_path / "b", *begin, weights), words)
         assert not (tmp_path / "b").exists()
+
+
+def test_a_misspelt_setting_does_not_mean_another_one(aux_folder: Path) -> None:
+    """In Python anything can be passed; `per_teacher` used to switch Eq. 4 off."""
+    from dmc import consolidate
+
+    for name, value in (("centring", "per_teacher"), ("scale", "pool_std"), ("loss", "l3")):
+        setting: dict[str, Any] = {name: value}
+        with pytest.raises(DmcError, match=f"{name} '{value}' is none of "):
+            consolidate([tiny("ab"), tiny("cd", 1)], aux_folder, **setting)
+
+
+def test_damaged_runs_are_named(dmc: Dmc, tmp_path: Path, labeled_folder: Path) -> None:
+    command = ("train", labeled_folder, "-o", tmp_path / "a", "--arch", "cifar_resnet8", "--size", 16, *QUICK)
+    assert dmc(*command).code == 0
+    (tmp_path / "a" / "config.json").unlink()  # as if it had been killed
+    (tmp_path / "a" / "checkpoint.pt").write_bytes(b"PK")
+    bad(dmc(*command, "--resume"), "checkpoint.pt is damaged")
+    (tmp_path / "a" / "run.json").write_text("{")
+    bad(dmc(*command, "--resume"), "run.json is damaged")
+
+
+def test_others_may_read_the_model(tmp_path: Path) -> None:
+    folder = tiny("ab").save(tmp_path / "m")
+    modes = {(folder / name).stat().st_mode & 0o777 for name in ("model.safetensors", "config.json")}
+    assert len(modes) == 1
+
+
+def test_version(dmc: Dmc) -> None:
+    said = dmc("--version")
+    assert (said.code, said.out) == (0, f"dmc {version('deep-model-consolidation')}\n")

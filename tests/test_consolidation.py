@@ -201,7 +201,7 @@ def test_pool_std_reaches_the_training() -> None:
 
 
 def test_learn_finds_mistakes_before_it_trains(tmp_path: Path, labeled_folder: Path, aux_folder: Path) -> None:
-    with pytest.raises(DmcError, match="temperature 0 must be positive"):
+    with pytest.raises(DmcError, match="temperature 0 must be a positive number"):
         dmc.learn(tiny("ab"), labeled_folder, aux_folder, tmp_path / "out", loss="kd", temperature=0)
     assert not (tmp_path / "out").exists()
 
@@ -212,5 +212,5 @@ def test_settings_that_cannot_be() -> None:
     ]
     with pytest.raises(DmcError, match="'kd' compares softmax distributions"):
         Consolidation(sigmoid, NOISE, loss="kd")
-    with pytest.raises(DmcError, match="temperature 0 must be positive"):
+    with pytest.raises(DmcError, match="temperature 0 must be a positive number"):
         Consolidation([tiny("ab"), tiny("cd")], NOISE, loss="kd", temperature=0)

@@ -41,8 +41,12 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     """Import on first use: torch takes seconds to load, and `dmc --help` should not wait for it."""
+    from importlib import import_module, metadata
+
+    if name == "__version__":
+        return metadata.version("deep-model-consolidation")
+    if name == "models":
+        return import_module("dmc.models")
     if name not in _HOME:
         raise AttributeError(f"module 'dmc' has no attribute {name!r}")
-    from importlib import import_module
-
     return getattr(import_module(f"dmc.{_HOME[name]}"), name)

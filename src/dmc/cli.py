@@ -309,6 +309,23 @@ def announce(specialist: "Specialist | Detector", out: Path) -> None:
             print(f"  {key}: {line}")
 
 
+def show_version(wanted: bool) -> None:
+    if wanted:
+        import dmc
+
+        print(f"dmc {dmc.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version", is_eager=True, callback=show_version)
+    ] = False,
+) -> None:
+    """One vision model out of several, without the data they were trained on."""
+
+
 def main() -> None:
     try:
         app()

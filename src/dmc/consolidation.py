@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
+from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,7 @@ from dmc.device import pick_device
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring
 from dmc.distill.teachers import Scale, Teachers
-from dmc.errors import DmcError
+from dmc.errors import DmcError, require_one_of
 from dmc.loading import load
 from dmc.models.build import default_preprocessing, known_architecture
 from dmc.progress import progress
@@ -216,10 +217,12 @@ class Consolidation(Plan[Specialist]):
         super().__init__(aux, schedule, seed, memory)
         self.student = self._new_student(arch, size, seed, weights)
         self.loss, self.temperature, self.scale, self.weights = loss, temperature, scale, weights
+        require_one_of("loss", loss, get_args(LossName))
+        require_one_of("scale", scale, get_args(Scale))
         if loss == "kd" and self.student.output == "sigmoid":
             raise DmcError("loss 'kd' compares softmax distributions; for sigmoid outputs use 'l2' or 'l1'")
-        if temperature <= 0:
-            raise DmcError(f"temperature {temperature} must be positive")
+        if not 0 < temperature < math.inf:
+            raise DmcError(f"temperature {temperature} must be a positive number")
 
     def _new_student(self, arch: str | None, size: int | None, seed: int, weights: str | None) -> Specialist:
         """Never a teacher's weights: that would favour its classes (end of section 3.1)."""

@@ -8,6 +8,13 @@ class DmcError(Exception):
     """A mistake the user can mend: one line that names the culprit and says what to do."""
 
 
+def require_one_of(what: str, value: object, known: Iterable[str]) -> None:
+    """Python callers can pass anything; a misspelt setting must not silently mean another one."""
+    choices = list(known)
+    if value not in choices:
+        raise DmcError(f"{what} {value!r} is none of {', '.join(choices)}{nearest(str(value), choices)}")
+
+
 def first_line(error: Exception) -> str:
     """What a foreign exception says, fit for a one-line message."""
     return (str(error) or type(error).__name__).strip().splitlines()[0]

@@ -88,8 +88,8 @@ def schedule_options(
     flip: Annotated[bool, typer.Option(help="Mirror half of the images")] = True,
 ) -> dict[str, Any]:
     """Changes to a schedule whose defaults only the verb knows."""
-    if lr is not None and lr <= 0:
-        raise DmcError(f"--lr {lr} must be positive")
+    if lr is not None and not 0 < lr < 1e6:
+        raise DmcError(f"--lr {lr} must be a positive number")
     given = {"epochs": epochs, "lr": lr, "batch_size": batch_size, "weight_decay": weight_decay}
     return {"shape": lr_shape, "flip": flip} | {key: value for key, value in given.items() if value is not None}
 

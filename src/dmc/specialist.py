@@ -22,7 +22,7 @@ from dmc.classes import Classes
 from dmc.data.decode import Framing, Geometry
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line
-from dmc.files import replacing, write_text
+from dmc.files import replacing, umask, write_text
 from dmc.models.build import create, default_preprocessing, known_architecture
 from dmc.seeds import seed_for
 
@@ -132,6 +132,7 @@ class Model(ABC):
         tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.module.state_dict().items()}
         with replacing(folder / "model.safetensors") as path:
             save_file(tensors, path, metadata={"format": "pt"})
+            path.chmod(0o666 & ~umask())  # safetensors writes for the owner alone
         write_text(folder / "README.md", self._card())
         write_text(folder / "config.json", json.dumps(self._config(), indent=2) + "\n")  # last: it completes the folder
         return folder

@@ -73,7 +73,7 @@ class Kept(Source):
     """The images of some classes of a labeled source."""
 
     def __init__(self, source: Source, names: Iterable[str]) -> None:
-        kept = Classes.of(source.classes).keep(names)
+        kept = Classes.of(source.classes).keep(names, source.name)
         self.name, self.source, self.classes = source.name, source, kept.names
         self.new_label = {old: new for new, old in enumerate(kept.columns)}
         images_of = Counter(source.labels())

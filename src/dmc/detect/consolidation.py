@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, get_args
 
 import numpy as np
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ from dmc.detect.teachers import DetectorTeachers, gathered, require_same_anchors
 from dmc.detect.training import train
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring
-from dmc.errors import DmcError
+from dmc.errors import DmcError, require_one_of
 from dmc.loading import load_any
 from dmc.seeds import seed_for
 from dmc.training.loop import Task
@@ -95,6 +95,7 @@ class DetectorConsolidation(Plan[Detector]):
             raise DmcError("consolidation needs at least two teachers")
         self.teachers = DetectorTeachers(teachers, centring)
         super().__init__(aux, schedule, seed, memory)
+        require_one_of("loss", loss, get_args(LossName))
         if loss == "kd":
             raise DmcError("loss 'kd' compares softmax distributions; detectors have log-odds: use 'l2' or 'l1'")
         self.loss, self.anchors, self.box_weight, self.weights = loss, anchors, box_weight, weights

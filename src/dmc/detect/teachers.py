@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from dmc.detect.precision import Found
 from dmc.detect.scenes import Scenes
 from dmc.distill.folding import folded
 from dmc.distill.targets import Centring, build_targets
-from dmc.errors import DmcError
+from dmc.errors import DmcError, require_one_of
 from dmc.models.one_stage import Answers
 
 DEFAULT_CENTRING: Centring = "none"  # sigmoid logits are absolute; docs/detection.md has the measurement
@@ -32,6 +32,7 @@ class Selected(NamedTuple):
 class DetectorTeachers:
     def __init__(self, detectors: Sequence[Detector], centring: Centring | None = None) -> None:
         self.centring: Centring = centring or DEFAULT_CENTRING
+        require_one_of("centring", self.centring, get_args(Centring))
         for teacher in detectors:
             if len(teacher.classes) == 1 and self.centring == "per-teacher":
                 print(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Literal, Self
+from typing import Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from dmc.classes import Classes, ClassUnion
 from dmc.data.decode import Geometry
 from dmc.distill.folding import folded
 from dmc.distill.targets import Centring, build_targets, centred
-from dmc.errors import DmcError
+from dmc.errors import DmcError, require_one_of
 from dmc.specialist import Specialist
 
 Scale = Literal["none", "pool-std"]
@@ -34,6 +34,7 @@ class Teachers:
                 )
         # Sigmoid logits are absolute log-odds: centring would turn "none of these" into "half of these".
         self.centring: Centring = centring or ("per-teacher" if first.output == "softmax" else "none")
+        require_one_of("centring", self.centring, get_args(Centring))
         for teacher in specialists:
             if len(teacher.classes) == 1 and self.centring == "per-teacher":
                 raise DmcError(

@@ -42,7 +42,7 @@ def _known(values: dict[str, float]) -> dict[str, float | None]:
 
 
 def as_text(result: Evaluation | DetectionEvaluation) -> str:
-    width = max(len(name) for name in result.per_class)
+    width = max(len(name) for name in (*result.per_class, "mean"))
     counted = f"of {result.images:,} images ({result.skipped} skipped)"
     if isinstance(result, Evaluation):
         lines = [f"{name:<{width}}  {accuracy:6.1%}" for name, accuracy in result.per_class.items()]

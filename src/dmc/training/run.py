@@ -24,7 +24,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
-from dmc.errors import DmcError
+from dmc.errors import DmcError, first_line
 from dmc.files import replacing, write_text
 from dmc.specialist import Model
 
@@ -116,7 +116,11 @@ class Run:
     def _settle_config(self) -> None:
         path = self.folder / "run.json"
         if path.exists():
-            difference = _first_difference(json.loads(path.read_text(encoding="utf-8")), self.config)
+            try:
+                started = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError:
+                raise DmcError(f"{path} is damaged, so the run cannot be resumed; choose another folder") from None
+            difference = _first_difference(started, self.config)
             if difference:
                 raise DmcError(f"{self.folder} was started with other settings: {difference}; resume with the same")
         else:
@@ -133,7 +137,7 @@ class Run:
         if not path.exists():
             metrics.unlink(missing_ok=True)
             return Position()
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = _read_checkpoint(path)
         module.load_state_dict(state["module"])
         optimizer.load_state_dict(state["optimizer"])
         self.recall(notes)
@@ -146,7 +150,7 @@ class Run:
     def recall(self, notes: dict[str, Tensor]) -> None:
         """Put what the checkpoint noted beside the weights into these tensors."""
         if notes:
-            state = torch.load(self.folder / "checkpoint.pt", map_location="cpu", weights_only=True)
+            state = _read_checkpoint(self.folder / "checkpoint.pt")
             for name, note in notes.items():
                 note.copy_(state["notes"][name])
 
@@ -160,7 +164,10 @@ class Run:
             "position": asdict(position),
         }
         with replacing(self.folder / "checkpoint.pt") as path:
-            torch.save(state, path)
+            try:
+                torch.save(state, path)
+            except RuntimeError as error:  # what torch makes of a full disk
+                raise DmcError(f"cannot write {self.folder / 'checkpoint.pt'}: {first_line(error)}") from None
         self.last_checkpoint = time.monotonic()
 
     @property
@@ -177,6 +184,14 @@ class Run:
             model.save(self.folder)
             model.name = str(self.folder)
         return model
+
+
+def _read_checkpoint(path: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # torch's own words advise to load it unsafely
+        raise DmcError(f"{path} is damaged, so the run cannot be resumed; choose another folder") from None
+    return state
 
 
 @cache
