@@ -84,7 +84,19 @@ def test_teachers_can_be_cut_down_and_renamed(
     dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_folder: Path
 ) -> None:
     said = dmc(
-        "check", *two_models, "--aux", aux_folder, "--keep", "2:c,e", "--rename", "1:b=e", "--rename", "c=z", "--json"
+        "check",
+        *two_models,
+        "--aux",
+        aux_folder,
+        "--keep",
+        "2:c",
+        "--keep",
+        "2:e",
+        "--rename",
+        "1:b=e",
+        "--rename",
+        "c=z",
+        "--json",
     )
     assert said.code == 0, said.err
     found = json.loads(said.out)

@@ -149,11 +149,14 @@ def teacher_options(
     from dmc.verbs import load
 
     loaded: list[Any] = [load(teacher) for teacher in teachers]
+    wanted: dict[int, list[str]] = {}
     for text in keep or []:
         number, names = _numbered(text, len(loaded))
         if number is None:
             raise DmcError(f"--keep {text}: say which teacher, as in --keep 1:{text}")
-        loaded[number] = loaded[number].keep(names_from([names], loaded[number].names) or [])
+        wanted.setdefault(number, []).extend(names_from([names], loaded[number].names) or [])
+    for number, kept in wanted.items():
+        loaded[number] = loaded[number].keep(kept)
     for text in rename or []:
         number, pair = _numbered(text, len(loaded))
         old, equals, new = pair.partition("=")

@@ -84,7 +84,7 @@ class Model(ABC):
 
     def keep(self, names: Iterable[str]) -> Self:
         """The same network, answering with these classes only."""
-        return self._with(self.classes.keep(names))
+        return self._with(self.classes.keep(names, self.name))
 
     def rename(self, new_names: Mapping[str, str]) -> Self:
         """The same network under other class names: `{"automobile": "car"}`."""
