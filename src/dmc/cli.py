@@ -65,7 +65,7 @@ def train(
 ) -> None:
     """Train a specialist on labeled images, or a detector on scenes with boxes."""
     import dmc
-    from dmc.models.one_stage import is_detector
+    from dmc.models.blueprint import is_detector
     from dmc.training.schedule import DETECTION, SPECIALIST
 
     specialist = dmc.train(

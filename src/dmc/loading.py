@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-import torch
-
 from dmc.classes import Classes, distinct, read_names
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line
 from dmc.models.build import create, default_preprocessing, from_timm, from_torchvision, known_architecture
-from dmc.models.weights import WEIGHT_FILES, fill, read_weights
+from dmc.models.weights import WEIGHT_FILES, fetched, fill, read_weights
 from dmc.specialist import Model, Output, Specialist
 from dmc.specs import split_spec
 
@@ -146,12 +144,8 @@ def _from_torchvision(name: str, names: Sequence[str] | None) -> Specialist:
     arch = known_architecture(f"torchvision:{name}")
     weights = get_model_weights(name).DEFAULT
     width = len(weights.meta["categories"])
-    try:  # not get_model(weights=...): that unpickles whatever lies in the cache
-        state = torch.hub.load_state_dict_from_url(weights.url, map_location="cpu", weights_only=True, check_hash=True)
-    except Exception as error:
-        raise DmcError(f"cannot get {arch}: {first_line(error)}") from None
     module = get_model(name, weights=None, num_classes=width)
-    fill(module, state, Path(weights.url), arch, width)
+    fill(module, fetched(weights.url, arch), Path(weights.url), arch, width)
     preprocessing = from_torchvision(weights.transforms())
     names = names or distinct(weights.meta["categories"])
     return Specialist(module, names, preprocessing, arch=arch, name=arch, provenance={"weights": str(weights)})

@@ -15,7 +15,7 @@ from dmc.consolidation import Images, Plan
 from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
-from dmc.models.one_stage import is_detector
+from dmc.models.blueprint import is_detector
 from dmc.specialist import Model, Specialist
 from dmc.training import supervised
 from dmc.training.run import CHECKPOINT_EVERY

@@ -31,7 +31,8 @@ from dmc.detect.precision import Found
 from dmc.detect.scenes import SceneBatch, Scenes
 from dmc.detect.teachers import DetectorTeachers
 from dmc.errors import DmcError
-from dmc.models.one_stage import Answers, OneStage, create_detector
+from dmc.models.blueprint import create_detector
+from dmc.models.one_stage import Answers, OneStage
 from tests.conftest import Answer, tiny
 from tests.detect.conftest import TINY
 
@@ -279,7 +280,7 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
 
     save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "w.safetensors")
     with pytest.raises(
-        DmcError, match=r"w.safetensors does not fit timm/test_efficientnet: it lacks 'conv_stem.weight'"
+        DmcError, match=r"w.safetensors does not fit timm/test_efficientnet: 'conv_stem.weight' is missing"
     ):
         Detector.untrained("retinanet:timm/test_efficientnet", "ab", weights=str(tmp_path / "w.safetensors"))
 
@@ -422,7 +423,7 @@ def test_backbone_weights_from_a_file(tmp_path: Path) -> None:
     assert all(m.training for m in untrained("ab").module.train().modules() if isinstance(m, nn.BatchNorm2d))
     resnet = timm.create_model("resnet18").state_dict()
     save_file(resnet, tmp_path / "r.safetensors")
-    with pytest.raises(DmcError, match=r"does not fit timm/test_resnet: it lacks 'conv1.0.weight'"):
+    with pytest.raises(DmcError, match=r"does not fit timm/test_resnet: 'conv1.0.weight' is missing"):
         Detector.untrained(TINY, "ab", weights=str(tmp_path / "r.safetensors"))
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from dmc.distill.folding import NORMS, folded
+from dmc.models.blueprint import create_detector
 from dmc.models.build import create
-from dmc.models.one_stage import create_detector
 
 
 def with_statistics(module: nn.Module) -> nn.Module:

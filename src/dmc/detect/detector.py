@@ -14,7 +14,8 @@ from dmc.data.preprocess import Preprocessing
 from dmc.detect.precision import Found
 from dmc.detect.scenes import Scenes
 from dmc.errors import DmcError, first_line
-from dmc.models.one_stage import SSD_IMAGES, Answers, Blueprint, OneStage, create_detector
+from dmc.models.blueprint import SSD_IMAGES, Blueprint, create_detector
+from dmc.models.one_stage import Answers, OneStage
 from dmc.seeds import seed_for
 from dmc.specialist import Model
 

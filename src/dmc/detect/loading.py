@@ -12,15 +12,15 @@ import torch
 from dmc.classes import Classes
 from dmc.data.preprocess import Preprocessing
 from dmc.detect.detector import Detector, detector_preprocessing
-from dmc.errors import DmcError, first_line
+from dmc.errors import DmcError
 from dmc.loading import SETTINGS, class_names, download, override
-from dmc.models import one_stage
+from dmc.models import blueprint
+from dmc.models.blueprint import create_detector, is_detector
 from dmc.models.build import from_timm
-from dmc.models.one_stage import create_detector, is_detector
-from dmc.models.weights import WEIGHT_FILES, fill, read_weights
+from dmc.models.weights import WEIGHT_FILES, fetched, fill, read_weights
 from dmc.specs import split_spec
 
-WITH_COCO_WEIGHTS = ("retinanet_resnet50_fpn", "fcos_resnet50_fpn", *one_stage.SSD_IMAGES)
+WITH_COCO_WEIGHTS = ("retinanet_resnet50_fpn", "fcos_resnet50_fpn", *blueprint.SSD_IMAGES)
 
 
 def find_detector(
@@ -31,8 +31,8 @@ def find_detector(
     output: str | None = None,
 ) -> Detector | None:
     """The detector that a text means, or None where it means something else."""
-    path, settings = split_spec(str(source), (*SETTINGS, *one_stage.SETTINGS))
-    details = [f"{key}={settings[key]}" for key in one_stage.SETTINGS if key in settings]
+    path, settings = split_spec(str(source), (*SETTINGS, *blueprint.SETTINGS))
+    details = [f"{key}={settings[key]}" for key in blueprint.SETTINGS if key in settings]
     arch = ",".join([arch or settings.get("arch", ""), *details])
     scheme, _, rest = path.partition(":")
     folder = download(rest) if scheme == "hf-hub" else Path(path)
@@ -102,12 +102,8 @@ def _from_torchvision(name: str) -> Detector:
     classes = Classes(
         tuple(categories[i] for i in real), tuple(i - background for i in real), len(categories) - background
     )
-    try:  # not get_model(weights=...): that unpickles whatever lies in the cache
-        state = torch.hub.load_state_dict_from_url(weights.url, map_location="cpu", weights_only=True, check_hash=True)
-    except Exception as error:
-        raise DmcError(f"cannot get torchvision:{name}: {first_line(error)}") from None
     module = create_detector(name, classes.width)
-    fill(module, state, Path(weights.url), name, classes.width)
+    fill(module, fetched(weights.url, f"torchvision:{name}"), Path(weights.url), name, classes.width)
     if name == "retinanet_resnet50_fpn":  # trained without an epsilon in its norms (torchvision sets it to 0)
         for norm in module.modules():
             if isinstance(norm, torch.nn.BatchNorm2d) and norm.running_var is not None:

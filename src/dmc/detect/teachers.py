@@ -18,7 +18,7 @@ from dmc.distill.targets import Centring, build_targets
 from dmc.errors import DmcError, require_one_of
 from dmc.models.one_stage import Answers
 
-DEFAULT_CENTRING: Centring = "none"  # sigmoid logits are absolute; docs/detection.md has the measurement
+DEFAULT_CENTRING: Centring = "none"  # sigmoid logits are absolute log-odds: see docs/detection.md
 
 
 class Selected(NamedTuple):

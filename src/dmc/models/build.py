@@ -9,14 +9,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torchvision.models import get_model_weights
 
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line, nearest
 from dmc.models.cifar_resnet import CifarResNet, register_with_timm
-from dmc.models.weights import begin_from, read_weights
+from dmc.models.weights import begin_from, fetched, read_weights
 
 CIFAR = re.compile(r"(?:cifar_)?resnet(\d+)")
 
@@ -72,20 +71,18 @@ def create(arch: str, num_classes: int, in_chans: int = 3, weights: str | None =
 def _pretrained(arch: str, num_classes: int, in_chans: int) -> nn.Module:
     if arch.startswith("cifar_resnet"):
         raise DmcError(f"there are no ImageNet weights of {arch}; give a file, or begin at random")
-    try:
-        if arch.startswith("torchvision:"):
-            entry = get_model_weights(arch.removeprefix("torchvision:")).DEFAULT
-            state = torch.hub.load_state_dict_from_url(entry.url, map_location="cpu", weights_only=True)
-        else:
-            import timm
+    if arch.startswith("torchvision:"):
+        url = get_model_weights(arch.removeprefix("torchvision:")).DEFAULT.url
+        module = create(arch, num_classes, in_chans)
+        begin_from(module, fetched(url, f"ImageNet weights of {arch}"), Path(url), arch, num_classes)
+        return module
+    import timm
 
-            module: nn.Module = timm.create_model(arch, pretrained=True, num_classes=num_classes, in_chans=in_chans)
-            return module
+    try:
+        network: nn.Module = timm.create_model(arch, pretrained=True, num_classes=num_classes, in_chans=in_chans)
     except Exception as error:  # no weights, no network, a broken download
         raise DmcError(f"cannot get ImageNet weights of {arch}: {first_line(error)}; give a file or random") from None
-    module = create(arch, num_classes, in_chans)
-    begin_from(module, state, Path(entry.url), arch, num_classes)
-    return module
+    return network
 
 
 def default_preprocessing(arch: str) -> Preprocessing:

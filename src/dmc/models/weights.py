@@ -45,6 +45,17 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def fetched(url: str, what: str) -> dict[str, Tensor]:
+    """One of torchvision's files. Not by `get_model(weights=...)`, which unpickles whatever lies in the cache."""
+    try:
+        state: dict[str, Tensor] = torch.hub.load_state_dict_from_url(
+            url, map_location="cpu", weights_only=True, check_hash=True
+        )
+    except Exception as error:  # no network, a broken download
+        raise DmcError(f"cannot get {what}: {first_line(error)}") from None
+    return state
+
+
 def begin_from(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
     """Weights of a network with other classes: all but the layer that answers, which stays as it is."""
     own = module.state_dict()

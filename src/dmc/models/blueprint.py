@@ -1,0 +1,227 @@
+"""From a detector's name to its network.
+
+Names are torchvision's, with other backbones beside:
+
+    retinanet_resnet50_fpn, ..._resnet18_..., ..._resnet34_..., fcos_resnet50_fpn, ssd300_vgg16,
+    ssdlite320_mobilenet_v3_large, retinanet:timm/NAME, fcos:timm/NAME
+
+Settings follow: `retinanet:timm/tf_efficientnet_lite0,width=64,depth=2` has a pyramid of 64 channels and heads of two
+layers; `scale=2` makes anchors twice the stride instead of four times; `norm=batch` trains all of the backbone, where
+otherwise batch norm and the layers up to stride 4 stay as they came with the weights.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torchvision.models import detection, get_model_weights, resnet
+from torchvision.models.detection.backbone_utils import BackboneWithFPN
+from torchvision.models.detection.fcos import FCOSHead
+from torchvision.models.detection.retinanet import RetinaNetHead
+from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelP6P7
+
+from dmc.errors import DmcError, first_line
+from dmc.models.one_stage import STRIDES, EvenAnchors, FcosDetector, RetinaNetDetector, SsdDetector
+from dmc.models.weights import begin_from, fetched, read_weights
+from dmc.specs import split_spec
+
+SETTINGS = ("width", "depth", "scale", "norm")  # they follow a detector's name
+FAMILIES = re.compile(
+    r"(retinanet|fcos)(?:_(resnet(?:18|34|50))_fpn|:timm/([\w.]+))|(ssd300_vgg16|ssdlite320_mobilenet_v3_large)"
+)
+SSD_IMAGES = {  # size, mean and standard deviation that torchvision's backbones and COCO weights want
+    "ssd300_vgg16": (300, (0.48235, 0.45882, 0.40784), (1 / 255,) * 3),
+    "ssdlite320_mobilenet_v3_large": (320, (0.5,) * 3, (0.5,) * 3),
+}
+
+
+@dataclass(frozen=True)
+class Blueprint:
+    """A detector's name, taken apart."""
+
+    family: str
+    backbone: str  # `resnet50`, `timm/NAME` or the SSD's whole name
+    width: int
+    depth: int
+    scale: float
+    norm: str  # frozen: as it came with the weights, like the first layers; batch: all of the backbone is trained
+
+    @classmethod
+    def of(cls, arch: str) -> Blueprint:
+        name, settings = split_spec(arch, SETTINGS)
+        match = FAMILIES.fullmatch(name)
+        if match is None:
+            raise DmcError(
+                f"unknown detector {name!r}: use retinanet_resnet50_fpn (18, 34, 50), fcos_resnet50_fpn, "
+                "ssd300_vgg16, ssdlite320_mobilenet_v3_large, retinanet:timm/NAME or fcos:timm/NAME"
+            )
+        family, resnet_name, timm_name, ssd = match.groups()
+        useless = [key for key in settings if ssd or (family == "fcos" and key == "scale")]
+        if useless:
+            raise DmcError(f"{arch}: {useless[0]} is no setting of {name}")
+        try:
+            plan = cls(
+                family or "ssd",
+                resnet_name or (f"timm/{timm_name}" if timm_name else ssd),
+                int(settings.get("width", 256)),
+                int(settings.get("depth", 4)),
+                float(settings.get("scale", 4)),
+                settings.get("norm", "frozen"),
+            )
+        except ValueError as error:
+            raise DmcError(f"{arch}: {error}") from None
+        plan.check(arch)
+        return plan
+
+    def check(self, arch: str) -> None:
+        problems = (
+            (self.norm not in ("frozen", "batch"), f"norm is frozen or batch, not {self.norm!r}"),
+            (self.width < 1, "width must be at least 1"),
+            (not 1 <= self.depth <= 4, "depth is 1 to 4"),
+            (not 1 / 8 <= self.scale <= 64, "scale is 0.125 to 64"),
+            (
+                self.family == "fcos" and bool(self.width % 64),
+                "FCOS normalises its heads in 32 groups, so width must be a multiple of 64",
+            ),
+        )
+        for wrong, words in problems:
+            if wrong:
+                raise DmcError(f"{arch}: {words}")
+
+
+def is_detector(arch: str) -> bool:
+    return re.match(r"(retinanet|fcos|ssd\d|ssdlite)", arch) is not None
+
+
+def create_detector(arch: str, num_classes: int, weights: str | None = None) -> nn.Module:
+    """A network with random heads; its backbone's weights are random, `imagenet`, or a file's."""
+    plan = Blueprint.of(arch)
+    if plan.family == "ssd":
+        return _ssd(plan, num_classes, weights)
+    network = _with_pyramid(plan, num_classes, weights)
+    network.frozen_norm = plan.norm == "frozen"
+    return network.train()
+
+
+def _with_pyramid(plan: Blueprint, num_classes: int, weights: str | None) -> RetinaNetDetector | FcosDetector:
+    backbone = _timm_pyramid(plan, weights) if plan.backbone.startswith("timm/") else _resnet_pyramid(plan, weights)
+    if plan.family == "fcos":
+        anchors = EvenAnchors(tuple((stride,) for stride in STRIDES), ((1.0,),) * len(STRIDES))
+        head = FCOSHead(plan.width, 1, num_classes, num_convs=plan.depth)
+        return FcosDetector(backbone, num_classes, anchor_generator=anchors, head=head)
+    sizes = tuple(tuple(int(plan.scale * stride * 2 ** (octave / 3)) for octave in range(3)) for stride in STRIDES)
+    anchors = EvenAnchors(sizes, ((0.5, 1.0, 2.0),) * len(STRIDES))
+    head = RetinaNetHead(plan.width, anchors.num_anchors_per_location()[0], num_classes)
+    for part in (head.classification_head, head.regression_head):
+        part.conv = part.conv[: plan.depth]
+    return RetinaNetDetector(backbone, num_classes, anchor_generator=anchors, head=head)
+
+
+class TimmPyramid(nn.Module):
+    """Any timm network that gives features at strides 8, 16 and 32, with a pyramid on top."""
+
+    def __init__(self, body: nn.Module, channels: list[int], width: int) -> None:
+        super().__init__()
+        self.body, self.out_channels = body, width
+        self.fpn = FeaturePyramidNetwork(channels, width, extra_blocks=LastLevelP6P7(width, width))
+
+    def forward(self, images_N3HW: Tensor) -> dict[str, Tensor]:
+        levels = self.body(images_N3HW)[-3:]
+        pyramid: dict[str, Tensor] = self.fpn(OrderedDict((str(i), level) for i, level in enumerate(levels)))
+        return pyramid
+
+
+def _timm_pyramid(plan: Blueprint, weights: str | None) -> TimmPyramid:
+    import timm
+
+    name = plan.backbone.removeprefix("timm/")
+    try:
+        overlay = {"state_dict": _whole(name, Path(weights))} if weights not in (None, "imagenet") else None
+        with _quiet("timm"):  # it would list the classifier's weights, which a backbone does not need
+            body = timm.create_model(
+                name, features_only=True, pretrained=weights is not None, pretrained_cfg_overlay=overlay
+            )
+    except DmcError:
+        raise
+    except Exception as error:  # unknown names, no pyramid, no network
+        raise DmcError(f"cannot make a backbone of timm/{name}: {first_line(error)}") from None
+    strides, channels = body.feature_info.reduction(), body.feature_info.channels()
+    if list(strides[-3:]) != [8, 16, 32]:
+        raise DmcError(f"timm/{name} has features at strides {strides}, a pyramid needs 8, 16 and 32 as the last")
+    if plan.norm == "frozen":
+        _freeze_beginning(body)
+    return TimmPyramid(body, list(channels[-3:]), plan.width)
+
+
+@contextmanager
+def _quiet(library: str) -> Iterator[None]:
+    logger = logging.getLogger(library)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _whole(name: str, weights: Path) -> dict[str, Tensor]:
+    """All of a timm network's weights from a file. timm itself would leave what it lacks at random."""
+    import timm
+
+    network = timm.create_model(name)
+    begin_from(network, read_weights(weights), weights, f"timm/{name}", network.num_classes)
+    state: dict[str, Tensor] = network.state_dict()
+    return state
+
+
+def _freeze_beginning(body: nn.Module) -> None:
+    """Keep the general first layers as they were pretrained: all that the features at stride 4 are made of."""
+    body.eval()
+    levels = body(torch.zeros(1, 3, 64, 64))
+    if len(levels) > 3:
+        levels[-4].sum().backward()
+    for parameter in body.parameters():
+        parameter.requires_grad_(parameter.grad is None)
+        parameter.grad = None
+
+
+def _resnet_pyramid(plan: Blueprint, weights: str | None) -> BackboneWithFPN:
+    body = getattr(resnet, plan.backbone)(weights=None)
+    if weights is not None:
+        _fill_resnet(body, plan.backbone, weights)
+    if plan.norm == "frozen":
+        for name, parameter in body.named_parameters():  # as torchvision does by default
+            parameter.requires_grad_(name.startswith(("layer2", "layer3", "layer4")))
+    first = body.inplanes // 8
+    layers = {"layer2": "0", "layer3": "1", "layer4": "2"}
+    extra = LastLevelP6P7(plan.width, plan.width)
+    return BackboneWithFPN(body, layers, [first * 2, first * 4, first * 8], plan.width, extra_blocks=extra)
+
+
+def _fill_resnet(body: nn.Module, name: str, weights: str) -> None:
+    url = get_model_weights(name).DEFAULT.url
+    state = fetched(url, f"ImageNet weights of {name}") if weights == "imagenet" else read_weights(Path(weights))
+    begin_from(body, state, Path(weights), name, class_count=1000)
+
+
+def _ssd(plan: Blueprint, num_classes: int, weights: str | None) -> nn.Module:
+    """torchvision builds it whole; only the class is ours."""
+    make = partial(getattr(detection, plan.backbone), weights=None, num_classes=num_classes + 1)
+    try:
+        network = make(weights_backbone="DEFAULT" if weights == "imagenet" else None)
+    except Exception as error:
+        raise DmcError(f"cannot get ImageNet weights of {plan.backbone}: {first_line(error)}") from None
+    if weights not in (None, "imagenet"):
+        raise DmcError(f"{plan.backbone} takes weights imagenet or random, not a file")
+    network.requires_grad_(True)  # torchvision freezes VGG's first layers, which a saved detector would not tell
+    size = SSD_IMAGES[plan.backbone][0]
+    return SsdDetector(network.backbone, network.anchor_generator, (size, size), num_classes + 1, head=network.head)
