@@ -25,7 +25,7 @@ from dmc.files import replacing, write_text
 from dmc.loading import load
 from dmc.recipes.profile import Profile
 from dmc.specialist import Specialist
-from dmc.training.supervised import train
+from dmc.training.supervised import Supervised, fit_labeled, train
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,18 @@ class Method(ABC):
 
 def new_classes(old: Sequence[str], data: Source) -> list[str]:
     return [name for name in data.classes if name not in old]
+
+
+def widened(before: Learned, lesson: Lesson) -> tuple[Specialist, Specialist]:
+    """The old model, and a copy with outputs for the lesson's new classes."""
+    old = before.specialists[0]
+    return old, old.widened(new_classes(old.names, lesson.data))
+
+
+def fitted(wide: Specialist, lesson: Lesson, name: str, task: Supervised | None = None, **settings: Any) -> Specialist:
+    """The lesson's training of a model that a method has prepared; `settings` are what makes its task."""
+    run, schedule = lesson.folder / name, lesson.profile.specialist
+    return fit_labeled(wide, lesson.data, run, schedule, lesson.seed, resume=True, task=task, settings=settings)
 
 
 def from_scratch(like: Specialist, lesson: Lesson, run: Path) -> Specialist:

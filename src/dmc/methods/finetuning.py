@@ -6,7 +6,7 @@ The paper's baseline that forgets (section 4.2.2). The head grows; cross entropy
 from __future__ import annotations
 
 from dmc.data.sources import Source
-from dmc.methods.base import Learned, Lesson, Method, new_classes
+from dmc.methods.base import Learned, Lesson, Method, fitted, new_classes, widened
 from dmc.specialist import Specialist
 from dmc.training.schedule import SPECIALIST, Schedule
 from dmc.training.supervised import fit_labeled
@@ -20,7 +20,5 @@ class Finetuning(Method):
     name, title = "finetuning", "Finetuning"
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        old = before.specialists[0]
-        wide = old.widened(new_classes(old.names, lesson.data))
-        run = lesson.folder / "finetuned"
-        return Learned([fit_labeled(wide, lesson.data, run, lesson.profile.specialist, lesson.seed, resume=True)])
+        _, wide = widened(before, lesson)
+        return Learned([fitted(wide, lesson, "finetuned")])

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from dmc.data.batch import Batch
-from dmc.methods.base import Learned, Lesson, Method, new_classes
+from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.specialist import Specialist
-from dmc.training.supervised import Supervised, fit_labeled
+from dmc.training.supervised import Supervised
 
 
 class NewRowsOnly(Supervised):
@@ -45,10 +45,7 @@ class FixedRepresentation(Method):
     name, title = "fixed-representation", "Fixed Representation"
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        old = before.specialists[0]
-        wide = old.widened(new_classes(old.names, lesson.data))
-        task = NewRowsOnly(wide, old, lesson.data.classes)
-        run = lesson.folder / "head"
-        learned = fit_labeled(wide, lesson.data, run, lesson.profile.specialist, lesson.seed, resume=True, task=task)
+        old, wide = widened(before, lesson)
+        learned = fitted(wide, lesson, "head", NewRowsOnly(wide, old, lesson.data.classes))
         learned.module.requires_grad_(True)
         return Learned([learned])

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +18,10 @@ from torch import Tensor, nn
 from dmc.data.feed import open_feed
 from dmc.data.sources import Source
 from dmc.device import pick_device
-from dmc.methods.base import Learned, Lesson, Method, new_classes
+from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.specialist import Specialist
 from dmc.training.schedule import Schedule
-from dmc.training.supervised import Supervised, fit_labeled
+from dmc.training.supervised import Supervised
 
 Weights = dict[str, Tensor]
 GRADIENTS_AT_ONCE = 2**28  # numbers: 1 GiB
@@ -116,8 +115,7 @@ class ImportanceMethod(Method):
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         device = pick_device()
-        old = before.specialists[0].to(device)
-        wide = old.widened(new_classes(old.names, lesson.data)).to(device)
+        old, wide = (model.to(device) for model in widened(before, lesson))
         notes = {key: note.to(device) for key, note in before.notes.items()}
         task = Regularised(
             wide,
@@ -126,11 +124,7 @@ class ImportanceMethod(Method):
             {name: parameter.detach().clone() for name, parameter in old.module.named_parameters()},
             self.penalty(notes, lesson),
         )
-        run = lesson.folder / self.name
-        settings: dict[str, Any] = {"strength": lesson.strength, "method": self.name}
-        learned = fit_labeled(
-            wide, lesson.data, run, lesson.profile.specialist, lesson.seed, resume=True, task=task, settings=settings
-        )
+        learned = fitted(wide, lesson, self.name, task, strength=lesson.strength, method=self.name)
         return self.concluded(Learned([learned], notes | task.notes()), lesson)
 
     def concluded(self, learned: Learned, lesson: Lesson) -> Learned:

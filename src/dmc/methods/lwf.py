@@ -15,9 +15,9 @@ from torch import Tensor
 from dmc.data.batch import Batch
 from dmc.device import pick_device
 from dmc.distill.losses import kd
-from dmc.methods.base import Learned, Lesson, Method, new_classes
+from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.specialist import Specialist
-from dmc.training.supervised import Supervised, fit_labeled
+from dmc.training.supervised import Supervised
 
 TEMPERATURE = 2.0
 
@@ -49,13 +49,8 @@ class LwF(Method):
         return Learned(first.specialists, {"heads": torch.tensor([len(first.specialists[0].names)])})
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        old, heads = before.specialists[0], before.notes["heads"]
-        added = new_classes(old.names, lesson.data)
-        wide = old.widened(added)
+        heads, (old, wide) = before.notes["heads"], widened(before, lesson)
         task = WithoutForgetting(wide, old, lesson.data.classes, heads.tolist(), lesson.strength)
-        settings = {"strength": lesson.strength}
-        run = lesson.folder / "lwf"
-        learned = fit_labeled(
-            wide, lesson.data, run, lesson.profile.specialist, lesson.seed, resume=True, task=task, settings=settings
-        )
-        return Learned([learned], {"heads": torch.cat([heads, torch.tensor([len(added)])])})
+        learned = fitted(wide, lesson, "lwf", task, strength=lesson.strength)
+        added = torch.tensor([len(wide.names) - len(old.names)])
+        return Learned([learned], {"heads": torch.cat([heads, added])})

@@ -6,18 +6,13 @@ version of LwF, which is what the DMC paper's figures call LwF.
 
 from __future__ import annotations
 
-from dmc.methods.base import Learned, Lesson, Method, new_classes
+from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.methods.icarl import SigmoidDistillation
-from dmc.training.supervised import fit_labeled
 
 
 class LwFMC(Method):
     name, title = "lwf.mc", "LwF.MC"
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        old = before.specialists[0]
-        wide = old.widened(new_classes(old.names, lesson.data))
-        task = SigmoidDistillation(wide, old, lesson.data.classes)
-        run = lesson.folder / "lwf.mc"
-        schedule = lesson.profile.specialist
-        return Learned([fit_labeled(wide, lesson.data, run, schedule, lesson.seed, resume=True, task=task)])
+        old, wide = widened(before, lesson)
+        return Learned([fitted(wide, lesson, "lwf.mc", SigmoidDistillation(wide, old, lesson.data.classes))])
