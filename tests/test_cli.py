@@ -211,9 +211,11 @@ def test_bad_images(consolidate: Dmc, tmp_path: Path, aux_folder: Path) -> None:
 
 def test_bad_settings(dmc: Dmc, consolidate: Dmc) -> None:
     bad(consolidate("--lr", 0), "--lr 0.0 must be a positive number")
-    said = consolidate("--loss", "l3")
-    assert (said.code, "l3" in said.err) == (2, True)
-    assert dmc("unknown-verb").code == 2
+    bad(consolidate("--loss", "l3"), "'--loss'", "l1", "l2", "kd")
+    bad(consolidate("--los", "l2"), "No such option: --los", "--loss")
+    bad(dmc("consolidat"), "Did you mean 'consolidate'?")
+    bad(dmc("train", "data"), "Missing option '--out' / '-o'")
+    assert "Commands:" in dmc().err
 
 
 def test_logits_that_are_not_finite(consolidate: Dmc, tmp_path: Path, two_models: tuple[Path, Path]) -> None:
@@ -248,6 +250,7 @@ def test_bad_images_to_predict(dmc: Dmc, tmp_path: Path, two_models: tuple[Path,
     (tmp_path / "text.png").write_text("no image")
     bad(dmc("predict", two_models[0], tmp_path / "text.png"), "text.png cannot be decoded")
     bad(dmc("predict", two_models[0], tmp_path / "gone.png"), "no such image")
+    bad(dmc("predict", two_models[0], tmp_path / "gone.png", "--draw", tmp_path), "is a classifier", "--draw")
 
 
 def test_data_with_one_class_teaches_nothing(dmc: Dmc, tmp_path: Path) -> None:

@@ -158,8 +158,10 @@ def evaluate(model: Model, data: Data, keep: Keep = None, as_json: AsJson = Fals
 def predict(
     model: Model,
     images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image files")],
-    top: Annotated[int, typer.Option(min=1, help="Classifiers: how many classes to show")] = 5,
-    least: Annotated[float, typer.Option(min=0, max=1, help="Detectors: the least score to show")] = 0.3,
+    top: Annotated[int | None, typer.Option(min=1, help="Classifiers: how many classes to show [default: 5]")] = None,
+    least: Annotated[
+        float | None, typer.Option(min=0, max=1, help="Detectors: the least score to show [default: 0.3]")
+    ] = None,
     draw: Annotated[Path | None, typer.Option(help="Detectors: folder for the pictures with boxes drawn")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -168,11 +170,14 @@ def predict(
     from dmc.report.evaluation import classes_of, objects_of
 
     loaded = dmc.load(model)
-    show = (
-        classes_of(loaded, images, top)
-        if isinstance(loaded, dmc.Specialist)
-        else objects_of(loaded, images, least, draw)
-    )
+    if isinstance(loaded, dmc.Specialist):
+        if least is not None or draw is not None:
+            raise DmcError(f"{loaded.name} is a classifier: --least and --draw are for detectors")
+        show = classes_of(loaded, images, 5 if top is None else top)
+    else:
+        if top is not None:
+            raise DmcError(f"{loaded.name} is a detector: --top is for classifiers, --least chooses among objects")
+        show = objects_of(loaded, images, 0.3 if least is None else least, draw)
     print(json.dumps(show.data, indent=2) if as_json else show.text)
 
 
@@ -327,11 +332,13 @@ def common(
 
 
 def main() -> None:
+    """Every error is one line, and exit status 2; `dmc` alone shows what there is."""
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
+    except typer.TyperException as error:  # an option or a verb that is not there, a value that does not fit
+        print(error if len(sys.argv) == 1 else f"dmc: {error.format_message()}", file=sys.stderr)
     except DmcError as error:
         print(f"dmc: {error}", file=sys.stderr)
-        sys.exit(2)
     except OSError as error:  # a full disk, a folder that is a file, no permission
         print(f"dmc: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
-        sys.exit(2)
+    sys.exit(2)

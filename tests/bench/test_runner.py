@@ -194,6 +194,7 @@ def test_a_cell_that_diverges_does_not_stop_the_others(
         (("digits", "--group-size", "3"), "the last group has one class, and dmc, dmc+, inference-twice would train"),
         (("digits", "--set", "arch=resnett", "--group-size", "2"), "unknown architecture 'resnett'"),
         (("digits", "--set", "loss=[1"), "--set loss=[1: '[1' is no value"),
+        (("digits", "--set", "loss=foo"), "setting loss: Input should be 'l2', 'l1' or 'kd'\n"),
         (("digits", "--set", "specialist=3"), "write specialist.epochs=20, not specialist=3"),
         (("icifar100",), "CIFAR-100 is missing: put cifar100/train"),
     ],
@@ -213,7 +214,10 @@ def test_a_folder_holds_one_comparison(dmc: Dmc, tmp_path: Path) -> None:
     command = ("bench", "digits", "--methods", "finetuning", "--orders", 1, "--profile", "smoke", "-o", tmp_path / "b")
     said = dmc(*command, "--group-size", 4)
     assert said.code == 0
-    assert "the last group has 2 classes" in said.err
+    first, after = said.err.splitlines()[0], said.err.splitlines()[1:]
+    assert first == "the last group has 2 classes"
+    assert [line.partition(": ")[0] for line in after] == ["finetuning, order 0"] * 2  # a log of what is finished
+    assert [line.partition(" of ")[2] for line in after] == ["4 classes", "6 classes"]
     assert dmc(*command, "--group-size", 3).code == 2
 
 

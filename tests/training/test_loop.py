@@ -298,6 +298,15 @@ def test_divergence_stops_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> 
     assert torch.isfinite(state["module"]["weight"]).all()
 
 
+def test_statistics_that_are_not_finite_are_a_divergence_too(tmp_path: Path) -> None:
+    """A rate so large that batch norm's variance overflows can leave loss and weights finite."""
+    feed = open_feed(open_images(write_images(tmp_path / "i", 4)), Geometry(16))
+    task = Regression()
+    task.module.register_buffer("running_var", torch.tensor(float("inf")))
+    with pytest.raises(DmcError, match="diverged: a weight is not finite"), Run(tmp_path / "run", {}) as run:
+        fit(task, feed, Schedule(epochs=1), run, seed=0, what="test")
+
+
 def test_training_leaves_the_callers_random_numbers_alone(tmp_path: Path) -> None:
     feed = open_feed(open_images(write_images(tmp_path / "i", 4)), Geometry(16))
     task = Regression()

@@ -132,6 +132,8 @@ class Bench:
             matrix = confusion(method.classifier(learned), stream.test, stream.so_far(i))
             with replacing(place / "confusion.npy") as path, path.open("wb") as file:
                 np.save(file, matrix)
+            share = matrix.trace() / matrix.sum()
+            print(f"{method.name}, order {order}: {share:.1%} of {len(matrix)} classes", file=sys.stderr)
 
     def strength(self, method: Method) -> float:
         if method.name in self.strengths:

@@ -63,7 +63,8 @@ def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile
     except ValidationError as error:
         wrong = error.errors()[0]
         key = ".".join(map(str, wrong["loc"]))
-        raise DmcError(f"setting {key}: {wrong['msg']}{nearest(key, Profile.model_fields)}") from None
+        hint = nearest(key, Profile.model_fields) if wrong["type"] == "extra_forbidden" else ""
+        raise DmcError(f"setting {key}: {wrong['msg']}{hint}") from None
 
 
 def parsed_settings(texts: Iterable[str]) -> dict[str, Any]:

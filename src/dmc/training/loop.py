@@ -85,7 +85,7 @@ def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: s
 def require_finite(at: Position, module: nn.Module | None) -> None:
     """Stop before a bad state overwrites the last good checkpoint."""
     broken = [name for name, total in at.loss_sums.items() if not math.isfinite(total)]
-    if module and not all(bool(p.isfinite().all()) for p in module.parameters()):
+    if module and not all(bool(part.isfinite().all()) for part in module.state_dict().values()):
         broken.append("a weight")
     if broken:
         raise DmcError(f"training diverged: {broken[0]} is not finite at step {at.step}; lower the learning rate")
