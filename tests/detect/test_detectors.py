@@ -351,7 +351,11 @@ def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled:
     with Image.open(tmp_path / "drawn" / "val_000.png") as picture:
         assert picture.size == (96, 80)
     assert "val_000.jpg: " in dmc("predict", tmp_path / "m", image).out
-    for wrong, words in ((("--least", 0.01), "0.05 to 1"), ((image, "--draw", tmp_path / "d"), "both would be drawn")):
+    for wrong, words in (
+        (("--least", 0.01), "0.05 to 1"),
+        ((image, "--draw", tmp_path / "d"), "both would be drawn"),
+        (("--top", 1), "is a detector: --top is for classifiers"),
+    ):
         said = dmc("predict", tmp_path / "m", image, *wrong)
         assert (said.code, words in said.err) == (2, True), said.err
     said = dmc("learn", tmp_path / "rg", squares, "--keep", "blue", "--aux", unlabeled, "-o", tmp_path / "l",

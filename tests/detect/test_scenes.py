@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from dmc.data.feed import open_feed
-from dmc.data.opening import open_images
+from dmc.data.opening import open_images, open_labeled
 from dmc.data.sources import Record
 from dmc.detect.annotations import Scenery, open_scenes
 from dmc.detect.scenes import SceneBatch, Scenes
@@ -84,6 +84,17 @@ def test_splits(tmp_path: Path) -> None:
         open_scenes(f"{tmp_path},split=test")
     with pytest.raises(DmcError, match="holds no boxes"):
         open_scenes(tmp_path / "JPEGImages")
+    with pytest.raises(DmcError, match=r"no such file or folder: .*gone"):
+        open_scenes(tmp_path / "gone")
+    with pytest.raises(DmcError, match="has boxes, which are for detectors"):
+        open_labeled(tmp_path)
+
+
+def test_scenes_in_which_nothing_is_marked_teach_nothing(tmp_path: Path) -> None:
+    with pytest.raises(DmcError, match=r"\(all\) has no object$"):
+        open_scenes(voc_with(tmp_path, ""))
+    with pytest.raises(DmcError, match=r"instances.json has no object of cat, dog$"):
+        open_scenes(coco_file(tmp_path, annotations=[]))
 
 
 def coco_file(folder: Path, **changes: object) -> Path:

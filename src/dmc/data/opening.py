@@ -51,6 +51,10 @@ def _open_path(spec: str, labeled: bool) -> Source:
     if path.startswith("hf-hub:"):
         split = options.get("split", "train")
         return HubImages(path.removeprefix("hf-hub:"), labeled, image, label, split, options.get("config"))
+    if labeled and ((Path(path) / "Annotations").is_dir() or path.endswith(".json")):
+        raise DmcError(
+            f"{path} has boxes, which are for detectors; a classifier wants a folder per class, parquet or npz"
+        )
     files = [Path(path)] if Path(path).exists() else sorted(map(Path, glob.glob(path)))
     if not files:
         raise DmcError(f"no such file or folder: {path}")

@@ -65,9 +65,13 @@ class Scenery(Source):
                     boxes_M4=found.boxes_M4[there], labels_M=labels, difficult_M=found.difficult_M[there]
                 )
                 scenes.append(Annotated(scene.image, parts))
-        if not any(len(scene.objects.labels_M) for scene in scenes):
-            raise DmcError(f"{self.name} has no object of {', '.join(kept.names)}")
-        return Scenery(self.name, kept.names, scenes)
+        return Scenery(self.name, kept.names, scenes).require_objects()
+
+    def require_objects(self) -> Scenery:
+        """There is nothing to learn, and nothing to test, where nothing is marked."""
+        if not any(len(scene.objects.labels_M) for scene in self.scenes):
+            raise DmcError(f"{self.name} has no object{' of ' + ', '.join(self.classes) if self.classes else ''}")
+        return self
 
 
 def open_scenes(place: str | Path | Source) -> Scenery:
@@ -78,9 +82,11 @@ def open_scenes(place: str | Path | Source) -> Scenery:
         return place
     path, options = split_spec(str(place), ("split", "images"))
     if (Path(path) / "Annotations").is_dir():
-        return voc(Path(path), options.get("split"))
+        return voc(Path(path), options.get("split")).require_objects()
     if Path(path).suffix == ".json" and Path(path).is_file():
-        return coco(Path(path), Path(options["images"]) if "images" in options else None)
+        return coco(Path(path), Path(options["images"]) if "images" in options else None).require_objects()
+    if not Path(path).exists():
+        raise DmcError(f"no such file or folder: {path}")
     raise DmcError(
         f"{path} holds no boxes: labeled scenes are a VOC folder (Annotations, JPEGImages, ImageSets/Main) "
         "or a COCO file (instances.json,images=FOLDER)"
