@@ -240,6 +240,7 @@ def bench(
     from dmc.methods import METHODS, method_named
     from dmc.recipes.profile import load_profile, parsed_settings
     from dmc.report.bench import as_table, collected, draw_curves, summary
+    from dmc.report.provenance import footnote
 
     chosen = list(METHODS.values()) if methods == "all" else [method_named(n.strip()) for n in methods.split(",")]
     asked = load_profile(profile, stream, parsed_settings(settings or []))
@@ -252,8 +253,10 @@ def bench(
         raise DmcError(f"no cell is finished; {out}/order-*/METHOD/failed.txt say why")
     title = f"{stream}, {group_size} classes at a time, profile {profile}"
     draw_curves(summed, title, out / "accuracy.png")
-    write_text(out / "table.md", as_table(summed, title) + "\n")
-    print(json.dumps(summed, indent=2) if as_json else as_table(summed, title))
+    table = as_table(summed, title)
+    made = {METHODS[name].title: comparison.made(name) for name in summed}
+    write_text(out / "table.md", f"{table}\n\n{footnote(made)}\n")
+    print(json.dumps(summed, indent=2) if as_json else table)
 
 
 @app.command()
@@ -280,6 +283,7 @@ def reproduce(
 ) -> None:
     """Repeat a table or figure of the paper, beside its published numbers."""
     from dmc.bench.reproduce import known_recipes, recipe_job
+    from dmc.report.provenance import footnote
     from dmc.report.reproduce import as_list
 
     if show:
@@ -294,7 +298,7 @@ def reproduce(
         job.download()
     rows = job.run()
     table = job.report(rows)
-    write_text(job.folder / f"{name}-{profile}.md", table + "\n")
+    write_text(job.folder / f"{name}-{profile}.md", f"{table}\n\n{footnote(job.made(rows))}\n")
     write_text(job.folder / f"{name}-{profile}.json", json.dumps(rows, indent=2) + "\n")
     print(json.dumps(rows, indent=2) if as_json else table)
 

@@ -78,6 +78,7 @@ def test_a_detection_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path:
     assert not any("failed" in row for row in rows), said.err
     for row in rows:
         assert all(0 <= value <= 1 for value in row["per_class"].values())
+        assert f"{row['row']} {row['made']['minutes']:.1f}" in (out / f"{name}-smoke.md").read_text()
     stamps = {p: p.stat().st_mtime_ns for p in out.rglob("model.safetensors")}
     said = dmc(*command)
     assert said.code == 0

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -88,6 +90,10 @@ def test_only_the_oracle_sees_everything(bench: Bench) -> None:
         assert (lesson.aux is not None) == (method.name in ("dmc", "dmc+"))
 
 
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
 def test_every_method_goes_through_three_groups(dmc: Dmc, tmp_path: Path) -> None:
     command = ("bench", "digits", "--group-size", 2, "--profile", "smoke", "--orders", 1, "-o", tmp_path / "b")
     said = dmc(*command, "--json")
@@ -109,6 +115,10 @@ def test_every_method_goes_through_three_groups(dmc: Dmc, tmp_path: Path) -> Non
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps  # finished cells are not run again
     table = (tmp_path / "b" / "table.md").read_text()
     assert all(method.title in table for method in METHODS.values())  # and all of them are shown
+    minutes = sum(row["minutes"] for row in map(read_json, (tmp_path / "b" / "order-0" / "lwf").rglob("made.json")))
+    assert f"--methods lwf -o {tmp_path}/b`" in table  # what to type to get it again
+    assert f"LwF {minutes:.1f}, " in table
+    assert f"torch {version('torch')}" in table
 
 
 class StopError(Exception):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,7 @@ from dmc.errors import DmcError, nearest
 from dmc.files import digest, settle, write_text
 from dmc.recipes.profile import read_recipes
 from dmc.recipes.recipe import published
+from dmc.training.run import made
 from dmc.training.schedule import DETECTION, Schedule
 
 Kind = Literal["old", "new", "oracle", "finetuning", "shmelkov", "inference-twice", "dmc"]
@@ -188,6 +190,7 @@ class DetectionBench:
         return measured
 
     def _measured(self, row: RowPlan) -> dict[str, Any]:
+        started = time.monotonic()
         train, test = self.data()
         model = self._model(row, train)
         found = evaluate(model, test, keep=[name for name in test.classes if name in model.classes.names])
@@ -198,6 +201,7 @@ class DetectionBench:
             "area": found.mean_area,
             "coco_50": found.coco_50,
             **means,
+            "made": made(started),
         }
 
     def _parts(self) -> dict[str, tuple[str, ...]]:
@@ -290,6 +294,14 @@ class DetectionReproduction:
         from dmc.report.detection import as_table
 
         return as_table(self, rows)
+
+    def made(self, rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+        """How each row was made, with all seeds."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for row in rows:
+            name = f"{row['setting']} {row['row']}".strip()
+            found.setdefault(name, []).extend([row["made"]] if "made" in row else [])
+        return found
 
     def run(self) -> list[dict[str, Any]]:
         """All rows, beside the published ones. The data is looked for before anything trains."""

@@ -76,6 +76,15 @@ class Reproduction:
         reproduce.draw(self, benches, rows, self.folder / f"{self.name}-{self.profile}.png")
         return reproduce.as_table(self, rows)
 
+    def made(self, rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
+        """How each row was made."""
+        benches = self.benches()
+        return {
+            f"{row['setting']}, {row['row']}": benches[row["setting"]].made(row["method"])
+            for row in rows
+            if "method" in row
+        }
+
     def ready(self) -> dict[str, Bench]:
         """The settings whose data is there."""
         ready: dict[str, Bench] = {}
@@ -188,6 +197,7 @@ def _overlap_rows(setting: str, bench: Bench, orders: int) -> list[Row]:
         {
             "setting": setting,
             "row": row,
+            **({"method": "dmc"} if row == "Consolidated" else {}),
             "orders": len(found),
             **{span: mean_std([cell[span] for cell in found]) for span in found[0]},
         }

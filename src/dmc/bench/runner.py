@@ -3,7 +3,7 @@
 DIR/bench.json                          what was asked
 DIR/order-0/first/                      the first group's model, shared by all methods
 DIR/order-0/shared/group-1/specialist/  the model of a later group's classes alone, for methods that build on one
-DIR/order-0/dmc/group-1/confusion.npy   a finished group; the cell's folder says the rest
+DIR/order-0/dmc/group-1/confusion.npy   a finished group; made.json tells how it was made
 DIR/tuning/                             the same for two groups of validation data, once for each strength
 """
 
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -33,8 +35,10 @@ from dmc.methods.importance import ImportanceMethod, Regularised, Tracker
 from dmc.recipes.profile import Profile, strength_for
 from dmc.seeds import seed_for
 from dmc.specialist import Specialist
+from dmc.training.run import made
 from dmc.training.supervised import fit_labeled
 
+MADE = "made.json"
 FACTORS = (0.01, 0.1, 1, 10, 100)  # of the usual strength, tried by `tune`
 
 
@@ -122,6 +126,7 @@ class Bench:
             place = folder / f"group-{i}"
             if (place / "confusion.npy").exists():
                 continue
+            started = time.monotonic()
             lesson = self.lesson(stream, method, order, i)
             if i == 0:
                 learned = method.begin(self.first(stream, order), lesson)
@@ -132,6 +137,7 @@ class Bench:
             matrix = confusion(method.classifier(learned), stream.test, stream.so_far(i))
             with replacing(place / "confusion.npy") as path, path.open("wb") as file:
                 np.save(file, matrix)
+            write_text(place / MADE, json.dumps(made(started), indent=2) + "\n")
             share = matrix.trace() / matrix.sum()
             print(f"{method.name}, order {order}: {share:.1%} of {len(matrix)} classes", file=sys.stderr)
 
@@ -208,6 +214,11 @@ class Bench:
         if not all(file.exists() for file in files):
             return None
         return scores([np.load(file) for file in files], members)
+
+    def made(self, method: str) -> list[dict[str, Any]]:
+        """How the method's groups were made, of all orders."""
+        files = sorted(self.folder.glob(f"order-*/{method}/group-*/{MADE}"))
+        return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
 def every_tracker(module: nn.Module) -> list[Tracker]:

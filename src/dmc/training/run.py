@@ -207,6 +207,11 @@ def versions() -> dict[str, str]:
     return found
 
 
+def made(started: float) -> dict[str, Any]:
+    """What a result tells of its making; the minutes are those since `started` (time.monotonic)."""
+    return {"minutes": round((time.monotonic() - started) / 60, 2), "threads": torch.get_num_threads(), **versions()}
+
+
 def require_free(folder: Path, resume: bool) -> None:
     """Refuse a folder that holds a run already, or a user's files of the same names."""
     if folder.is_file():

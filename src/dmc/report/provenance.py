@@ -1,0 +1,28 @@
+"""How a table was made, in three lines below it: enough to make it again."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Made = Mapping[str, Any]  # what `dmc.training.run.made` gives
+
+
+def footnote(rows: Mapping[str, Sequence[Made]]) -> str:
+    """The command, what it ran with, and the minutes of each row, whose parts were made one by one."""
+    parts = [part for made in rows.values() for part in made]
+    ran_with = [
+        f"{what} {', '.join(sorted({str(part[what]) for part in parts if what in part}))}"
+        for what in ("commit", "torch", "threads")
+        if any(what in part for part in parts)
+    ]
+    minutes = [f"{row} {sum(part['minutes'] for part in made):.1f}" for row, made in rows.items() if made]
+    lines = [f"`{shlex.join(['dmc', *sys.argv[1:]])}`"]
+    if minutes:
+        lines += [
+            f"Made with {'; '.join(ran_with)}.",
+            f"Minutes, without what was there before: {', '.join(minutes)}.",
+        ]
+    return "\n\n".join(lines)
