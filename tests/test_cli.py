@@ -78,6 +78,7 @@ def test_the_whole_way_from_images_to_a_merged_model(
                "--specialist-epochs", 1, *QUICK)  # fmt: skip
     assert said.code == 0, said.err
     assert "5 classes" in said.out
+    assert f"dmc learn, new classes from {tmp_path / 'more'}" in (tmp_path / "n" / "README.md").read_text()
 
 
 def test_teachers_can_be_cut_down_and_renamed(

@@ -90,6 +90,7 @@ class Plan(ABC, Generic[Student]):
 
     teachers: TeacherGroup
     student: Student
+    made_by = "dmc consolidate"  # for the model's card
 
     def __init__(self, aux: Images, schedule: Schedule, seed: int, memory: int) -> None:
         self.aux, self.schedule, self.seed, self.memory = open_images(aux), schedule, seed, memory
@@ -153,7 +154,7 @@ class Plan(ABC, Generic[Student]):
             at = fit(self.task(), feed, self.schedule, run, self.seed, "consolidating")
             kept = zip(self.teachers.specialists, self.kept(feed), strict=True)
             self.student.provenance = {
-                "made by": "dmc consolidate",
+                "made by": self.made_by,
                 "teachers": [f"{s.name}: {len(s.names)} classes; {words}" for s, words in kept],
                 "auxiliary images": f"{self.aux.name} ({feed.count}, {len(feed.skipped)} skipped)",
                 "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.seed}",
@@ -333,7 +334,9 @@ def learn(
         resume=resume,
         checkpoint_every=checkpoint_every,
     )
-    return consolidate([old, new], images, out, resume=resume, checkpoint_every=checkpoint_every, **settings)
+    merging = Consolidation([old, new], images, **settings)
+    merging.made_by = f"dmc learn, new classes from {source.name}"
+    return merging.run(out, resume, checkpoint_every)
 
 
 def sample(feed: Feed) -> Iterable[Tensor]:

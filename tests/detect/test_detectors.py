@@ -362,4 +362,5 @@ def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled:
                "--specialist-epochs", 1, "--epochs", 1, *short)  # fmt: skip
     assert said.code == 0, said.err
     assert "3 classes" in said.out
+    assert f"dmc learn, new classes from {squares}" in said.out
     assert dmc("evaluate", tmp_path / "rg", test).code == 2  # it does not know blue

@@ -222,4 +222,6 @@ def learn(
         resume=resume,
         checkpoint_every=checkpoint_every,
     )
-    return consolidate([old, new], images, out, resume=resume, checkpoint_every=checkpoint_every, **settings)
+    merging = DetectorConsolidation([old, new], images, **settings)
+    merging.made_by = f"dmc learn, new classes from {source.name}"
+    return merging.run(out, resume, checkpoint_every)
