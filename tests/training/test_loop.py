@@ -274,6 +274,19 @@ def test_resuming_with_other_settings_names_the_first_difference(tmp_path: Path)
         pass
 
 
+def test_images_may_have_moved_to_another_folder(tmp_path: Path) -> None:
+    """A scheduler may continue a run on a machine that keeps its data elsewhere."""
+    with Run(tmp_path / "run", {"data": {"name": "/here/cifar/train.parquet", "images": 3}}):
+        pass
+    with Run(tmp_path / "run", {"data": {"name": "data/train.parquet", "images": 3}}, resume=True):
+        pass
+    with (
+        pytest.raises(DmcError, match=r"data\.name was '/here/cifar/train\.parquet' and is now 'data/test\.parquet'"),
+        Run(tmp_path / "run", {"data": {"name": "data/test.parquet", "images": 3}}, resume=True),
+    ):
+        pass
+
+
 def test_a_run_that_fails_before_it_learned_anything_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), Run(tmp_path / "new" / "run", {}):
         raise ZeroDivisionError

@@ -30,6 +30,7 @@ from dmc.specialist import Model
 
 OWN_FILES = ("run.json", "metrics.jsonl", "checkpoint.pt", "config.json", "model.safetensors", "README.md")
 MAY_DIFFER = ("versions", "from")  # a teacher may have moved: its fingerprint is what counts
+PLACES = ("name", "weights")  # of images, of a file: another machine has them in another folder
 CHECKPOINT_EVERY = 30.0  # seconds: what a kill may cost
 AnyModel = TypeVar("AnyModel", bound=Model)
 
@@ -231,12 +232,15 @@ def _step_of(line: str) -> float:
 
 
 def _first_difference(old: Any, new: Any, path: str = "") -> str:
-    """The first setting in which two configurations differ, as text; see MAY_DIFFER."""
+    """The first setting in which two configurations differ, as text; see MAY_DIFFER and PLACES."""
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, dict) and isinstance(new, dict):
         for key in [*old, *(k for k in new if k not in old)]:
-            if key not in MAY_DIFFER and (found := _first_difference(old.get(key), new.get(key), f"{path}.{key}")):
+            was, now = old.get(key), new.get(key)
+            if key in PLACES and isinstance(was, str) and isinstance(now, str):
+                was, now = (was, now) if Path(was).name != Path(now).name else ("", "")
+            if key not in MAY_DIFFER and (found := _first_difference(was, now, f"{path}.{key}")):
                 return found
         return ""
     return "" if old == new else f"{path.lstrip('.')} was {_short(old)} and is now {_short(new)}"
