@@ -235,7 +235,7 @@ def test_profiles_change_only_what_they_name() -> None:
     paper = load_profile("paper", "icifar100")
     assert (paper.specialist, paper.consolidation, paper.arch) == (SPECIALIST, CONSOLIDATION, "cifar_resnet32")
     lite = load_profile("lite", "icifar100")
-    assert (lite.specialist.epochs, lite.specialist.momentum) == (12, SPECIALIST.momentum)
+    assert (lite.specialist.epochs, lite.specialist.momentum) == (36, SPECIALIST.momentum)
     assert load_profile("lite", "digits").specialist.flip is False
 
 
