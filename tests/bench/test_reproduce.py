@@ -116,6 +116,7 @@ def test_recipes_share_what_is_the_same_and_nothing_else(tmp_path: Path) -> None
     losses = folders("losses", ["Small: {arch: cifar_resnet14}"])
     assert len({cells for cells, _ in losses.values()}) == 5
     assert losses["L1"][1] == losses["L2"][1] != losses["Small"][1]  # another network needs its own specialists
+    assert losses["L1"][1] == folders("accuracy-g10")["g = 10"][1]  # which has more classes, beginning with the same
 
 
 def test_a_recipe_takes_more_methods(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from dmc.recipes.profile import load_profile
 from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, load_recipes, parsed_variants, published
 from dmc.report.bench import collected, mean_std, summary
 
-OF_SPECIALISTS = ("arch", "weights", "preprocessing", "classes", "overlap", "specialist")  # all that they depend on
+OF_SPECIALISTS = ("arch", "weights", "preprocessing", "overlap", "specialist")  # all that they depend on
 Row = dict[str, Any]  # setting, row, orders, and for each column what was measured and what was published
 
 
@@ -183,7 +183,7 @@ def _overlap_rows(setting: str, bench: Bench, orders: int) -> list[Row]:
             continue
         stream = bench.open(order)
         first, second = (set(group) for group in stream.groups)
-        new = load(bench.common_folder(order) / "shared" / "group-1" / "specialist")
+        new = load(bench.shared_folder(order, stream, 1) / "specialist")
         answers: dict[str, tuple[Matrix, tuple[str, ...]]] = {
             "Model 1": (np.load(last.parent.parent / "group-0" / "confusion.npy"), stream.so_far(0)),
             "Model 2": (confusion(new, stream.test, stream.groups[1]), stream.groups[1]),

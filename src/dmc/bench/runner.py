@@ -1,10 +1,10 @@
 """Feeds methods one group at a time. A cell is one method on one class order: independent and idempotent.
 
 DIR/bench.json                          what was asked
-DIR/order-0/first/                      the first group's model, shared by all methods
-DIR/order-0/shared/group-1/specialist/  the model of a later group's classes alone, for methods that build on one
-DIR/order-0/dmc/group-1/confusion.npy   a finished group; made.json tells how it was made
-DIR/tuning/                             the same for two groups of validation data, once for each strength
+DIR/order-0/first/                                    the first group's model, shared by all methods
+DIR/order-0/shared/group-1-of-10-classes/specialist/  the model of a later group alone, for methods that build on one
+DIR/order-0/dmc/group-1/confusion.npy                 a finished group; made.json tells how it was made
+DIR/tuning/                                           the same for two groups of validation data, for each strength
 """
 
 from __future__ import annotations
@@ -61,6 +61,10 @@ class Bench:
 
     def common_folder(self, order: int) -> Path:
         return (self.common or self.folder) / f"order-{order}"
+
+    def shared_folder(self, order: int, stream: ClassStream, i: int) -> Path:
+        """For what does not depend on the method. A stream cut short has the same groups; its last may be smaller."""
+        return self.common_folder(order) / "shared" / f"group-{i}-of-{len(stream.groups[i])}-classes"
 
     def open(self, order: int, with_aux: bool = False) -> ClassStream:
         stream = open_stream(self.stream, self.group_size, order, self.profile, self.data_root, with_aux)
@@ -182,7 +186,7 @@ class Bench:
             strength=self.strength(method),
             seed=seed_for(order, "group", i) % 2**31,
             folder=self.cell_folder(method.name, order) / f"group-{i}",
-            shared=self.common_folder(order) / "shared" / f"group-{i}",
+            shared=self.shared_folder(order, stream, i),
         )
 
     def first(self, stream: ClassStream, order: int) -> Learned:
