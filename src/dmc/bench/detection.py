@@ -70,6 +70,7 @@ class DetectionRecipe(BaseModel):
     old: tuple[str, ...]
     new: tuple[str, ...]  # none: each of the old ones in its turn
     new_arch: str | None = None
+    new_epochs: int = Field(default=1, ge=1)  # times as many on the new classes alone, where those have few images
     rows: dict[str, RowPlan]
     profiles: dict[str, dict[str, Any]] = {}
 
@@ -152,10 +153,12 @@ class DetectionBench:
     folder: Path
     data_root: Path | None
     seed: int = 0
+    new_epochs: int = 1
 
     def settle(self) -> None:
         """Write down what is made here, or refuse a folder in which something else was."""
-        settle(self.folder, {"profile": self.profile.differences, "old": self.old, "new": self.new})
+        asked = {"profile": self.profile.differences, "old": self.old, "new": self.new, "new_epochs": self.new_epochs}
+        settle(self.folder, asked)
 
     def data(self) -> tuple[Scenery, Scenery]:
         """Training and test scenes with all of the split's classes."""
@@ -208,23 +211,21 @@ class DetectionBench:
         return {"old": self.old, "new": self.new, "all": self.old + self.new}
 
     def _model(self, row: RowPlan, train: Scenery) -> Detector | DetectorTeachers:
-        schedule = self.profile.training
         if row.kind == "oracle":
-            return self._trained(train, self.profile.arch, self.profile.weights)
+            return self._trained(train, self.profile.arch, self.profile.weights, self.profile.training)
         if row.kind == "new":
             return self._new(row, train)
-        old = self._trained(train.keep(self.old), self.profile.arch, self.profile.weights)
+        old = self._trained(train.keep(self.old), self.profile.arch, self.profile.weights, self.profile.training)
         if row.kind == "old":
             return old
         place = self.folder / "models" / row.slug
         if row.kind == "finetuning":
-            return baselines.finetune(old, train.keep(self.new), place, schedule, self.seed)
+            return baselines.finetune(old, train.keep(self.new), place, self._on_new, self.seed)
         if row.kind == "shmelkov":
-            return baselines.adapted_shmelkov(old, train.keep(self.new), place, schedule, self.seed)
+            return baselines.adapted_shmelkov(old, train.keep(self.new), place, self._on_new, self.seed)
         teachers = [old, self._new(row, train)]
         if row.kind == "inference-twice":
             return DetectorTeachers(teachers)
-        consolidation = self.profile.consolidation
         return consolidate(
             teachers,
             self.aux(row),
@@ -233,24 +234,28 @@ class DetectionBench:
             size=self.profile.size,
             weights=self._weights(self.profile.weights),
             centring=row.centring,
-            schedule=consolidation.model_copy(update={"epochs": consolidation.epochs * row.more_epochs}),
+            schedule=longer(self.profile.consolidation, row.more_epochs),
             seed=self.seed,
             resume=True,
         )
 
-    def _new(self, row: RowPlan, train: Scenery) -> Detector:
-        arch = row.new_arch or self.profile.arch
-        return self._trained(train.keep(self.new), arch, row.weights or self.profile.weights)
+    @property
+    def _on_new(self) -> Schedule:
+        return longer(self.profile.training, self.new_epochs)
 
-    def _trained(self, scenes: Scenery, arch: str, weights: str) -> Detector:
-        kind = digest([arch, weights, scenes.classes])
+    def _new(self, row: RowPlan, train: Scenery) -> Detector:
+        arch, weights = row.new_arch or self.profile.arch, row.weights or self.profile.weights
+        return self._trained(train.keep(self.new), arch, weights, self._on_new)
+
+    def _trained(self, scenes: Scenery, arch: str, weights: str, schedule: Schedule) -> Detector:
+        kind = digest([arch, weights, scenes.classes, schedule.epochs])
         return training.train(
             scenes,
             self.folder.parent / "trained" / f"{_slug(arch)}-{len(scenes.classes)}-classes-{kind}",
             arch=arch,
             size=self.profile.size,
             weights=self._weights(weights),
-            schedule=self.profile.training,
+            schedule=schedule,
             seed=self.seed,
             resume=True,
         )
@@ -282,6 +287,7 @@ class DetectionReproduction:
                 self.folder / f"detectors-{self.profile.name}" / f"seed-{seed}" / f"{len(old)}+{len(new)}-{new[0]}",
                 self.data_root,
                 seed,
+                recipe.new_epochs,
             )
             for split, (old, new) in recipe.splits.items()
             for seed in range(self.seeds)
@@ -323,6 +329,10 @@ class DetectionReproduction:
                 paper = known.get((split, label), {})
                 found.append({"setting": split, "seed": seed, "row": label, **measured, "published": paper})
         return found
+
+
+def longer(schedule: Schedule, times: int) -> Schedule:
+    return schedule.model_copy(update={"epochs": schedule.epochs * times})
 
 
 def _slug(text: str) -> str:
