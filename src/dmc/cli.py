@@ -221,6 +221,7 @@ def bench(
     group_size: Annotated[int, typer.Option(min=1, help="Classes that arrive at a time")] = 10,
     methods: Annotated[str, typer.Option(help="Names, separated by commas, or all")] = "all",
     orders: Orders = 5,
+    order: Annotated[int | None, typer.Option(min=0, help="Only this order, as a scheduler's job")] = None,
     profile: ProfileName = "paper",
     settings: Annotated[
         list[str] | None,
@@ -247,16 +248,18 @@ def bench(
     if download:
         fetch(needed_data(stream, asked, any(method.uses_aux for method in chosen)), data_root)
     comparison = Bench(stream, group_size, asked, out, data_root, tune=tune)
-    comparison.run_all(chosen, orders)
+    comparison.run_all(chosen, range(orders) if order is None else [order])
     summed = summary(collected(comparison))
     if not summed:
         raise DmcError(f"no cell is finished; {out}/order-*/METHOD/failed.txt say why")
-    title = f"{stream}, {group_size} classes at a time, profile {profile}"
+    ran_as = " with ".join([profile, *filter(None, [", ".join(settings or [])])])
+    title = f"{stream}, {group_size} classes at a time, profile {ran_as}"
     draw_curves(summed, title, out / "accuracy.png")
     table = as_table(summed, title)
     made = {METHODS[name].title: comparison.made(name) for name in summed}
     write_text(out / "table.md", f"{table}\n\n{footnote(made)}\n")
-    print(json.dumps(summed, indent=2) if as_json else table)
+    named = {name: {"profile": ran_as} | row for name, row in summed.items()}
+    print(json.dumps(named, indent=2) if as_json else table)
 
 
 @app.command()

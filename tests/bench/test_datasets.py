@@ -135,7 +135,7 @@ def test_dtd_and_places365_are_folders(tmp_path: Path) -> None:
 def test_cub_is_cut_to_the_birds_box(tmp_path: Path) -> None:
     folder = tmp_path / "CUB_200_2011"
     image = np.zeros((20, 30, 3), np.uint8)
-    image[5:9, 10:17] = 255  # the bird
+    image[5:9, 10:17] = 255  # the bird, wider than tall
     (folder / "images" / "002.Wren").mkdir(parents=True)
     Image.fromarray(image).save(folder / "images" / "002.Wren" / "a.png")
     photo(folder / "images" / "001.Owl" / "b.png", (9, 9, 9))
@@ -149,7 +149,7 @@ def test_cub_is_cut_to_the_birds_box(tmp_path: Path) -> None:
     assert (len(train), len(test), train.classes) == (1, 1, ("001.Owl", "002.Wren"))
     assert (list(train.labels()), list(test.labels())) == ([1], [0])
     bird = pixels(train, 0)
-    assert bird.shape == (4, 7, 3)
+    assert bird.shape == (7, 7, 3)  # square: a network's central square is then all of the bird
     assert (bird == 255).all()
 
 
@@ -159,7 +159,9 @@ def test_birdsnap_leaves_out_the_birds_of_cub(tmp_path: Path) -> None:
     assert open_dataset("birdsnap", tmp_path).train.classes == ("Bald_Eagle",)
 
 
-def test_hub_copies_in_several_shards(tmp_path: Path) -> None:
+def test_hub_copies_in_several_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import datasets as hub
 
     def table(names: list[str], count: int) -> hub.Dataset:
@@ -179,6 +181,16 @@ def test_hub_copies_in_several_shards(tmp_path: Path) -> None:
     found = open_dataset("imagenet32", tmp_path).train
     assert len(found) == 2 * (1000 - len(excluded("imagenet_excluded.csv")))
     assert "class 1" not in found.classes
+    (tmp_path / "cub200" / "data").mkdir(parents=True)
+    for part, count in (("train0", 4), ("train1", 2), ("test", 3)):  # names without a dash
+        table(["Owl", "Wren"], count).to_parquet(tmp_path / "cub200" / "data" / f"{part}.parquet")
+    train, test = open_dataset("cub200", tmp_path)
+    assert test is not None
+    assert (len(train), len(test), train.classes) == (6, 3, ("Owl", "Wren"))
+    assert "has no boxes" in capsys.readouterr().err
+    monkeypatch.setattr(datasets, "IMAGENET", 2000)
+    open_dataset("imagenet32", tmp_path)
+    assert "1,082,340 in the paper" in capsys.readouterr().err
 
 
 def test_missing_data_says_what_where_from_and_how_large(tmp_path: Path, dmc: Callable[..., Answer]) -> None:

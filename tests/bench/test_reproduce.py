@@ -137,7 +137,10 @@ def test_missing_pools_are_named_or_left_out_when_asked(dmc: Dmc, data_root: Pat
     said = dmc(*command, "-o", tmp_path / "a", "--skip-missing", "--also", f"My photos: {{aux: {mine}}}", "--json")
     assert said.code == 0, said.err
     assert "SVHN is left out: SVHN is missing" in said.err
-    assert [row["setting"] for row in json.loads(said.out)] == ["DTD", "Tiny-ImageNet", "My photos"]
+    rows = json.loads(said.out)
+    assert [row["setting"] for row in rows] == ["DTD", "Tiny-ImageNet", "My photos"]
+    assert {row["profile"] for row in rows} == {"smoke"}
+    assert all(row["published"] == {} for row in rows)  # the paper's one number is MNIST's
 
 
 def test_the_list_says_what_each_recipe_needs(dmc: Dmc) -> None:
@@ -185,12 +188,12 @@ def test_tuning_picks_a_strength_on_images_held_out_of_two_groups(dmc: Dmc, tmp_
     command = ("bench", "digits", "--group-size", 2, "--profile", "smoke", "--orders", 1, "--methods", "mas")
     said = dmc(*command, "--tune", "-o", tmp_path / "b", "--json")
     assert said.code == 0, said.err
-    tried = json.loads((tmp_path / "b" / "tuning" / "mas" / "accuracies.json").read_text())
+    tried = json.loads((tmp_path / "b" / "tuning" / "order-0" / "mas" / "accuracies.json").read_text())
     assert [float(strength) for strength in tried] == pytest.approx([0.1 * factor for factor in FACTORS])
     best = float(max(tried, key=lambda strength: tried[strength]))
     run = json.loads((tmp_path / "b" / "order-0" / "mas" / "group-1" / "mas" / "run.json").read_text())
     assert run["task"]["strength"] == best
-    trial = next((tmp_path / "b" / "tuning" / "mas").rglob("group-1/mas/run.json"))
+    trial = next((tmp_path / "b" / "tuning" / "order-0" / "mas").rglob("group-1/mas/run.json"))
     assert json.loads(trial.read_text())["data"]["images"] < run["data"]["images"]  # a tenth is held out
     assert len(list(trial.parents[2].glob("group-*"))) == 2
     assert "holds another comparison" in dmc(*command, "-o", tmp_path / "b").err
@@ -201,6 +204,7 @@ def test_settings_of_a_profile_can_be_changed(dmc: Dmc, tmp_path: Path) -> None:
     changes = ("--set", "loss=kd", "--set", "consolidation.epochs=2", "--set", "selection=herding")
     said = dmc(*command, *changes, "-o", tmp_path / "b")
     assert said.code == 0, said.err
+    assert "profile smoke with loss=kd, consolidation.epochs=2, selection=herding" in said.out
     config = json.loads(next((tmp_path / "b").rglob("consolidated/run.json")).read_text())
     assert (config["loss"], config["schedule"]["epochs"]) == ("kd", 2)
     assert yaml.safe_load((tmp_path / "b" / "bench.json").read_text())["profile"]["selection"] == "herding"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -29,21 +29,23 @@ def bench(tmp_path: Path) -> Bench:
 
 
 class Spy(Method):
-    """Notes what it is given."""
+    """Notes what it is given, each lesson and itself, where it should not be able to: outside of itself."""
 
     name, title = "spy", "Spy"
-
-    def __init__(self) -> None:
-        self.lessons: list[Lesson] = []
+    seen: ClassVar[list[tuple[Lesson, Method]]] = []
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
-        self.lessons.append(lesson)
+        self.remember(lesson)
         return first
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        self.lessons.append(lesson)
+        self.remember(lesson)
         old = before.specialists[0]
         return Learned([old.widened(lesson.data.classes)])
+
+    def remember(self, lesson: Lesson) -> None:
+        self.hoard = [*getattr(self, "hoard", []), lesson]
+        self.seen.append((lesson, self))
 
 
 def reachable(root: object) -> list[object]:
@@ -66,17 +68,17 @@ def reachable(root: object) -> list[object]:
 
 
 def test_old_data_is_out_of_reach(bench: Bench) -> None:
-    spy = Spy()
+    Spy.seen.clear()
     bench.settle()
-    assert bench.run_cell(spy, 0) == ""
+    assert bench.run_cell(Spy(), 0) == ""
     stream = bench.open(0)
-    assert [lesson.data.classes for lesson in spy.lessons] == [tuple(sorted(group)) for group in stream.groups]
-    for lesson, group in zip(spy.lessons, stream.groups, strict=True):
+    assert [lesson.data.classes for lesson, _ in Spy.seen] == [tuple(sorted(group)) for group in stream.groups]
+    for (lesson, spy), group in zip(Spy.seen, stream.groups, strict=True):
         assert lesson.aux is None  # it declared none
-        sources = [thing for thing in reachable(lesson) if isinstance(thing, Source)]
-        assert len(sources) == 1
+        sources = [thing for thing in reachable([lesson, spy]) if isinstance(thing, Source)]
+        assert len(sources) == 1  # what it hoarded in earlier lessons is gone
         wanted = len(stream.train.keep(group))
-        images = [thing for thing in reachable(lesson) if isinstance(thing, np.ndarray)]
+        images = [thing for thing in reachable([lesson, spy]) if isinstance(thing, np.ndarray)]
         assert len(lesson.data) == wanted == len(images)
         assert all(image.base is None for image in images)  # no view into the whole data set
 
@@ -100,6 +102,7 @@ def test_every_method_goes_through_three_groups(dmc: Dmc, tmp_path: Path) -> Non
     assert said.code == 0, said.err
     found = json.loads(said.out)
     assert set(found) == set(METHODS)
+    assert {row["profile"] for row in found.values()} == {"smoke"}
     for name, row in found.items():
         assert len(row["accuracy"]) == 3
         assert [len(step["of each group"]) for step in row["after each group"]] == [1, 2, 3]
@@ -142,16 +145,16 @@ def test_a_cell_interrupted_after_any_group_ends_the_same(bench: Bench, tmp_path
     for comparison in (bench, whole):
         comparison.settle()
 
-    for name in ("si", "rwalk", "mas", "rewc", "lwf"):
+    for name in ("si", "rwalk", "mas", "rewc", "lwf", "icarl", "dmc+"):
         method = METHODS[name]
-        whole.run_cell(method, 0)
+        whole.run_cell(method, 1)  # whose classes do not arrive in the order of their names
         for stop in (1, 2):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(type(method), "learn", stopping_after(type(method).learn, stop))
                 with pytest.raises(StopError):
-                    bench.run_cell(method, 0)
-        assert bench.run_cell(method, 0) == ""
-        ours, theirs = (b.cell_folder(name, 0) / "group-2" for b in (bench, whole))
+                    bench.run_cell(method, 1)
+        assert bench.run_cell(method, 1) == ""
+        ours, theirs = (b.cell_folder(name, 1) / "group-2" for b in (bench, whole))
         assert np.array_equal(np.load(ours / "confusion.npy"), np.load(theirs / "confusion.npy"))
         for file in ("model-0/model.safetensors", "notes.safetensors"):
             assert (ours / "learned" / file).read_bytes() == (theirs / "learned" / file).read_bytes()
@@ -168,12 +171,12 @@ def test_a_cell_that_another_process_is_at_is_left_to_it(bench: Bench) -> None:
 
 
 class Hoarder(Spy):
-    """Keeps one image more than it declared."""
+    """Keeps one image more than it declared, in whatever form."""
 
     name, memory = "hoarder", 3
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
-        return Learned(first.specialists, {"under any name": torch.zeros(4, 3, 8, 8, dtype=torch.uint8)})
+        return Learned(first.specialists, {"under any name": torch.zeros(4, 3, 8, 8)})
 
 
 def test_a_method_cannot_keep_more_images_than_it_declared(bench: Bench) -> None:
@@ -256,6 +259,13 @@ def test_a_plain_folder_of_classes_is_a_stream(dmc: Dmc, tmp_path: Path) -> None
     assert np.load(tmp_path / "b" / "order-0" / "finetuning" / "group-1" / "confusion.npy").sum() == 8
     said = dmc(*command, "--methods", "dmc", "-o", tmp_path / "c")
     assert (said.code, "say where they are, --set aux=FOLDER" in said.err) == (2, True)
+    write_images(tmp_path / "pets" / "aux", 10, seed=9)  # is no class
+    said = dmc(*command, "--methods", "dmc", "--order", 3, "-o", tmp_path / "c", "--json")
+    assert (said.code, json.loads(said.out)["dmc"]["classes"]) == (0, [2, 4]), said.err
+    assert [p.name for p in (tmp_path / "c").glob("order-*")] == ["order-3"]  # one cell, as a scheduler runs it
+    write_images(tmp_path / "pets" / "e", 3, seed=8)
+    said = dmc(*command, "--methods", "finetuning", "-o", tmp_path / "d")
+    assert (said.code, "has 3 images of class 'e'; one in 5 is held out" in said.err) == (2, True)
 
 
 def test_a_class_that_cannot_be_tested(dmc: Dmc, tmp_path: Path) -> None:

@@ -62,14 +62,14 @@ def test_ewc_plus_plus_averages_the_fisher_while_it_trains(monkeypatch: pytest.M
     for gradient in (2, 2):  # 0.1 * 4.5 + 0.9 * 4
         step(tracker, gradient, 0)
     assert diagonal(tracker.tensors)["weight"].item() == pytest.approx(4.05)
-    step(tracker, 1, 0)  # half an interval: 0.1 * 4.05 + 0.9 * 1
-    assert diagonal(tracker.tensors)["weight"].item() == pytest.approx(1.305)
+    step(tracker, 1, 0)  # half an interval weighs half as much: 0.55 * 4.05 + 0.45 * 1
+    assert diagonal(tracker.tensors)["weight"].item() == pytest.approx(2.6775)
     learned = Learned([bare(tracker.module)], dict(tracker.tensors))
     EWCPlusPlus().importance(learned, lesson=None)  # type: ignore[arg-type]
     again = FisherTracker(tracker.module, learned.notes)  # the next lesson goes on from there
     for gradient in (2, 0):
         step(again, gradient, 0)
-    assert diagonal(again.tensors)["weight"].item() == pytest.approx(0.1 * 1.305 + 0.9 * 2)
+    assert diagonal(again.tensors)["weight"].item() == pytest.approx(0.1 * 2.6775 + 0.9 * 2)
 
 
 def test_si_integrates_along_the_path() -> None:
@@ -87,15 +87,10 @@ def test_si_integrates_along_the_path() -> None:
 
 
 def test_rwalk_divides_by_the_riemannian_length_of_each_interval(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("ewc_plus_plus", "rwalk"):
-        monkeypatch.setattr(f"dmc.methods.{module}.INTERVAL", 1)
-    weight = one_weight()
-    fisher = FisherTracker(weight, {})
-    walk = WalkTracker(weight, {}, fisher)
+    monkeypatch.setattr("dmc.methods.ewc_plus_plus.INTERVAL", 1)
+    walk = WalkTracker(one_weight(), {})
     expected, running = 0.0, 0.0
     for gradient, change in ((2.0, -0.1), (1.0, -0.3), (1.0, 0.2)):  # the last one goes uphill and does not count
-        weight.weight.grad = torch.tensor([[gradient]])
-        fisher.gradients_ready()
         step(walk, gradient, change)
         running = 0.1 * running + 0.9 * gradient**2
         expected += max(0.0, -gradient * change / (0.5 * running * change**2 + 1e-3))
@@ -108,24 +103,24 @@ def unit(x: Floats) -> Floats:
 
 
 def test_rwalk_adds_fisher_and_averaged_score_both_scaled() -> None:
-    """Two weights and one step, less than an interval. By hand: F = 0.9 g^2, score = -g d / (F d^2 / 2 + 1e-3)."""
+    """Two weights and one step, less than an interval. By hand: with a = 0.9 / 50, F becomes
+    (1 - a) F + a g^2, and the score is -g d / (F d^2 / 2 + 1e-3)."""
     module = nn.Linear(2, 1, bias=False)
     nn.init.zeros_(module.weight)
     walk_in_lesson: dict[str, Tensor] = {}
     scores: list[Floats] = []
     for gradient, change in (((1.0, 2.0), (-0.1, -0.1)), ((2.0, 1.0), (-0.2, -0.1))):
-        fisher, walk = RWalk().trackers(module, walk_in_lesson)
+        (walk,) = RWalk().trackers(module, walk_in_lesson)
         module.weight.grad = torch.tensor([gradient])
-        for tracker in (fisher, walk):
-            tracker.gradients_ready()
+        walk.gradients_ready()
         with torch.no_grad():
             module.weight.add_(torch.tensor([change]))
         walk.weights_stepped()
-        notes = walk_in_lesson | fisher.tensors | walk.tensors
+        notes = walk_in_lesson | walk.tensors
         found = RWalk().importance(learned := Learned([bare(module)], notes), lesson=None)["weight"]  # type: ignore[arg-type]
         walk_in_lesson = learned.notes
-        running = np.zeros(2) if not scores else 0.9 * np.square((1.0, 2.0))
-        f = 0.1 * running + 0.9 * np.square(gradient)
+        running = np.zeros(2) if not scores else 0.018 * np.square((1.0, 2.0))
+        f = 0.982 * running + 0.018 * np.square(gradient)
         score = -np.multiply(gradient, change) / (0.5 * f * np.square(change) + 1e-3)
         scores.append(score if not scores else (scores[-1] + score) / 2)
         assert found[0].tolist() == pytest.approx((unit(f) + unit(scores[-1])).tolist(), rel=1e-4)

@@ -106,6 +106,17 @@ def test_a_step_is_sgd_with_momentum_and_weight_decay(tmp_path: Path) -> None:
     assert task.weight.item() == pytest.approx(0.458)
 
 
+def test_a_gradient_that_is_too_long_is_shortened(tmp_path: Path) -> None:
+    images = open_feed(open_images(write_images(tmp_path / "i", 1)), Geometry(16))
+    images.images_N3HW[:] = 255  # type: ignore[attr-defined]
+    task = Regression()
+    schedule = Schedule(epochs=2, lr=0.5, drops=(), momentum=0, weight_decay=0, pad=0, clip=1.5)
+    with Run(None, {}) as run:
+        fit(task, images, schedule, run, seed=0, what="test")
+    # Step 1: gradient -2 becomes -1.5, w = 0.75. Step 2: gradient 2 (0.75 - 1) = -0.5 stays, w = 1.
+    assert task.weight.item() == pytest.approx(1.0)
+
+
 def test_the_rate_of_the_schedule_is_the_rate_of_the_step(tmp_path: Path) -> None:
     images = open_feed(open_images(write_images(tmp_path / "i", 1)), Geometry(16))
     images.images_N3HW[:] = 255  # type: ignore[attr-defined]

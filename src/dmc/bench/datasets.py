@@ -22,8 +22,8 @@ import yaml
 from PIL import Image
 from pydantic import BaseModel, ConfigDict
 
-from dmc.data.opening import open_images, open_labeled
 from dmc.data.sources import ArrayImages, FolderImages, Record, Source, permuted
+from dmc.data.tables import ParquetImages
 from dmc.errors import DmcError, first_line
 
 WITHOUT_CIFAR = 1_082_340  # images that the paper counts in ImageNet32x32 without the CIFAR-100 classes
@@ -120,7 +120,7 @@ def missing(name: str, root: Path | None) -> str:
     if name in FOLDERS:
         wanted = f"{FOLDERS[name].folder}/ with {' and '.join(FOLDERS[name].needed)}"
     else:
-        wanted = " or ".join(" and ".join(layout.patterns) for layout in LAYOUTS[name])
+        wanted = " or ".join(" and ".join(layout.patterns) for layout in LAYOUTS[name]).replace("**/", "")
     where = f"under {root}" if root else "under a data root (--data-root, or DMC_DATA)"
     hub = f"; parquet copy: hf-hub {about.hub}" if about.hub else ""
     fetch = "; --download fetches it" if about.archives or about.hub else ""
@@ -169,18 +169,13 @@ def _table(label: str = "label") -> Callable[..., Splits]:
     """Parquet files in the hub's format, training and perhaps test."""
 
     def read(train: list[Path], test: list[Path]) -> Splits:
-        return Splits(*(open_labeled(f"{_glob(part)},label={label}") for part in (train, test)))
+        return Splits(*(ParquetImages(part, True, None, label) for part in (train, test)))
 
     return read
 
 
-def _glob(paths: list[Path]) -> str:
-    """All shards of one part, in the form that `open_labeled` takes."""
-    return str(paths[0]) if len(paths) == 1 else str(paths[0].parent / f"{paths[0].name.split('-')[0]}-*.parquet")
-
-
 def _unlabeled_table(shards: list[Path]) -> Splits:
-    return Splits(open_images(_glob(shards)))
+    return Splits(ParquetImages(shards, False, None, None))
 
 
 def _without(source: Source, unwanted: Callable[[str], bool]) -> Source:
@@ -217,9 +212,7 @@ class DownsampledImageNet(Source):
             labels = self._array(path, "labels")
             total += len(labels)
             self.places[path] = np.flatnonzero(~np.isin(labels, dropped))
-        if total == IMAGENET and len(self) != WITHOUT_CIFAR:
-            counts = f"{len(self):,} images here, {WITHOUT_CIFAR:,} in the paper"
-            print(f"ImageNet32x32 without CIFAR-100's classes has {counts}", file=sys.stderr)
+        _compare_count(len(self), total)
 
     def __len__(self) -> int:
         return sum(map(len, self.places.values()))
@@ -240,6 +233,16 @@ class DownsampledImageNet(Source):
         return found
 
 
+def _compare_count(kept: int, total: int) -> None:
+    """With the paper's, when all of ImageNet32x32 is there."""
+    if total == IMAGENET and kept != WITHOUT_CIFAR:
+        print(
+            f"ImageNet32x32 without CIFAR-100's classes has {kept:,} images here, {WITHOUT_CIFAR:,} in the paper, "
+            "which did not publish its list of classes; the one here is stricter",
+            file=sys.stderr,
+        )
+
+
 def _imagenet_rows() -> list[dict[str, str]]:
     with (files("dmc.recipes") / "imagenet_excluded.csv").open(encoding="utf-8") as lines:
         return list(csv.DictReader(lines))
@@ -247,9 +250,11 @@ def _imagenet_rows() -> list[dict[str, str]]:
 
 def _imagenet_table(shards: list[Path]) -> Splits:
     """The hub's copies have the usual labels: WordNet ids, sorted."""
-    source = open_labeled(f"{_glob(shards)},label=label")
+    source = ParquetImages(shards, True, None, "label")
     dropped = {int(row["sorted_index"]) for row in _imagenet_rows()}
-    return Splits(source.keep([name for i, name in enumerate(source.classes) if i not in dropped]))
+    kept = source.keep([name for i, name in enumerate(source.classes) if i not in dropped])
+    _compare_count(len(kept), len(source))
+    return Splits(kept)
 
 
 def _tiny_imagenet(source: Source) -> Splits:
@@ -277,7 +282,8 @@ def _svhn(files_: list[Path]) -> Splits:
 
 
 class CubImages(Source):
-    """CUB-200-2011's own files; images are cut to the bird's box, as the paper's preprocessing (that of REWC) does."""
+    """CUB-200-2011's own files; images are cut to the bird's box, as the paper's preprocessing (that of REWC) does, and
+    made square, so that nothing of the bird is lost."""
 
     def __init__(self, folder: Path, train: bool) -> None:
         self.name = f"{folder} ({'train' if train else 'test'})"
@@ -301,11 +307,12 @@ class CubImages(Source):
             x, y, width, height = (round(float(number)) for number in box)
             try:
                 with Image.open(path) as image:
-                    bird = np.asarray(image.convert("RGB").crop((x, y, x + width, y + height)))
+                    bird = image.convert("RGB").crop((x, y, x + width, y + height))
             except OSError:
                 yield Record(path, label, str(path))  # decoding will report it
                 continue
-            yield Record(bird, label, str(path))
+            side = max(bird.size)
+            yield Record(np.asarray(bird.resize((side, side), Image.Resampling.BILINEAR)), label, str(path))
 
 
 def _columns(path: Path) -> dict[str, list[str]]:
@@ -321,6 +328,11 @@ def _cub(classes: list[Path]) -> Splits:
     return Splits(CubImages(classes[0].parent, train=True), CubImages(classes[0].parent, train=False))
 
 
+def _cub_table(train: list[Path], test: list[Path]) -> Splits:
+    print("this copy of CUB-200 has no boxes: whole images are used, which is harder than the paper's", file=sys.stderr)
+    return _table()(train, test)
+
+
 def _birdsnap(source: Source) -> Splits:
     dropped = {_plain(name) for name in excluded("birdsnap_excluded.csv")}
     return Splits(_without(source, lambda name: _plain(name) in dropped))
@@ -333,7 +345,7 @@ def _plain(name: str) -> str:
 
 LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "cifar100": (
-        Layout(("cifar100/train*.parquet", "cifar100/test*.parquet"), _table("fine_label")),
+        Layout(("cifar100/**/train*.parquet", "cifar100/**/test*.parquet"), _table("fine_label")),
         Layout(
             tuple(f"cifar-100-binary/{f}" for f in ("train.bin", "test.bin", "fine_label_names.txt")), _cifar_binary
         ),
@@ -343,20 +355,21 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
         Layout(("imagenet32/**/train*.parquet",), _imagenet_table),
     ),
     "tiny-imagenet": (
-        Layout(("tiny_imagenet/train*.parquet",), lambda shards: _tiny_imagenet(open_labeled(_glob(shards)))),
+        Layout(("tiny?imagenet/**/train*.parquet",), lambda s: _tiny_imagenet(ParquetImages(s, True, None, None))),
         Layout(("tiny-imagenet-200/train",), lambda train: _tiny_imagenet(FolderImages(train[0], labeled=True))),
     ),
     "mnist": (
-        Layout(("mnist/train*.parquet",), _unlabeled_table),
+        Layout(("mnist/**/train*.parquet",), _unlabeled_table),
         Layout(("mnist/train-images-idx3-ubyte",), _mnist),
     ),
     "svhn": (
         Layout(("svhn/train*.parquet",), _unlabeled_table),
+        Layout(("svhn/cropped_digits/train*.parquet",), _unlabeled_table),
         Layout(("svhn/train_32x32.mat",), _svhn),
     ),
     "dtd": (
         Layout(("dtd/images",), lambda images: Splits(FolderImages(images[0], labeled=False))),
-        Layout(("dtd*/train*.parquet",), _unlabeled_table),
+        Layout(("dtd*/**/train*.parquet",), _unlabeled_table),
     ),
     "places365": (
         Layout(("data_256*",), lambda images: Splits(FolderImages(images[0], labeled=False))),
@@ -364,11 +377,11 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
     ),
     "cub200": (
         Layout(("CUB_200_2011/classes.txt",), _cub),
-        Layout(("cub200*/train*.parquet", "cub200*/test*.parquet"), _table()),
+        Layout(("cub200*/**/train*.parquet", "cub200*/**/test*.parquet"), _cub_table),
     ),
     "birdsnap": (
         Layout(("birdsnap/download/images",), lambda images: _birdsnap(FolderImages(images[0], labeled=True))),
-        Layout(("birdsnap/**/train*.parquet",), lambda shards: _birdsnap(open_labeled(_glob(shards)))),
+        Layout(("birdsnap/**/train*.parquet",), lambda shards: _birdsnap(ParquetImages(shards, True, None, None))),
     ),
 }
 

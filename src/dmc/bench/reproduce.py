@@ -65,7 +65,7 @@ class Reproduction:
         """Everything that is not finished yet. All data is looked for before anything trains."""
         benches = self.ready()
         for bench in benches.values():
-            bench.run_all(self.methods(), self.orders)
+            bench.run_all(self.methods(), range(self.orders))
         return self.rows(benches)
 
     def report(self, rows: Sequence[Row]) -> str:
@@ -113,10 +113,12 @@ class Reproduction:
                     names = {"setting": setting, "row": method.title, "method": method.name}
                     found.append(names | measured[method.name])
         paper_rows = published(self.name)
-        by_row = len({row["setting"] for row in paper_rows}) == 1  # then a profile's own setting stands for the paper's
+        # Where settings are not what is compared, a profile's own one stands for the paper's.
+        by_row = not self.recipe.variants and len({row["setting"] for row in paper_rows}) == 1
         known = {row["row"] if by_row else (row["setting"], row["row"]): row for row in paper_rows}
         for row in found:
             paper = known.get(row["row"] if by_row else (row["setting"], row["row"]), {})
+            row["profile"] = self.profile
             row["published"] = {column: paper[column] for column in self.recipe.columns if column in paper}
         return found
 

@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from dmc.bench.streams import ClassStream, open_stream, validation
 from dmc.data.feed import open_feed
 from dmc.data.sources import ListedImages, Source
 from dmc.device import pick_device
-from dmc.errors import DmcError
+from dmc.errors import DmcError, first_line
 from dmc.files import replacing, settle, write_text
 from dmc.methods import METHODS, Learned, Lesson, Method
 from dmc.methods.base import Classifier
@@ -82,11 +83,11 @@ class Bench:
             },
         )
 
-    def run_all(self, methods: Sequence[Method], orders: int) -> None:
+    def run_all(self, methods: Sequence[Method], orders: Iterable[int]) -> None:
         """Every cell that is not finished; a cell that fails says so, and the others go on."""
         self.require_sense(methods)
         self.settle()
-        for order in range(orders):
+        for order in orders:
             for method in methods:
                 reason = self.run_cell(method, order)
                 if reason:
@@ -117,16 +118,18 @@ class Bench:
                 self._learn_all(method, order, folder)
         except Timeout:
             return "another process is at it"
-        except DmcError as error:
-            write_text(folder / "failed.txt", f"{error}\n")
-            return str(error)
+        except (DmcError, RuntimeError) as error:  # torch's own: out of memory, a matrix without eigenvalues
+            reason = first_line(error)
+            write_text(folder / "failed.txt", f"{reason}\n")
+            return reason
         (folder / "failed.txt").unlink(missing_ok=True)
         return ""
 
-    def _learn_all(self, method: Method, order: int, folder: Path) -> None:
-        stream = self.open(order, method.uses_aux)
+    def _learn_all(self, given: Method, order: int, folder: Path) -> None:
+        stream = self.open(order, given.uses_aux)
         learned: Learned | None = None
         for i, _ in enumerate(stream.groups):
+            method = deepcopy(given)  # it remembers nothing but what it returns, as after a kill
             place = folder / f"group-{i}"
             if (place / "confusion.npy").exists():
                 continue
@@ -145,36 +148,39 @@ class Bench:
             share = matrix.trace() / matrix.sum()
             print(f"{method.name}, order {order}: {share:.1%} of {len(matrix)} classes", file=sys.stderr)
 
-    def strength(self, method: Method) -> float:
+    def strength(self, method: Method, order: int) -> float:
         if method.name in self.strengths:
             return self.strengths[method.name]
         usual = strength_for(method.name, self.group_size, method.strength)
-        return self._tuned(method, usual) if self.tune and usual else usual
+        return self._tuned(method, usual, order) if self.tune and usual else usual
 
-    def _tuned(self, method: Method, usual: float) -> float:
-        """The strength with the best accuracy after two groups of order 0, on held-out training images."""
-        folder = self.folder / "tuning" / method.name
+    def _tuned(self, method: Method, usual: float, order: int) -> float:
+        """The strength with the best accuracy after the order's first two groups, on held-out training images."""
+        folder = self.folder / "tuning" / f"order-{order}" / method.name
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "accuracies.json"
         with FileLock(folder / ".tuning-lock"):
             if not path.exists():
-                found = {factor * usual: self._trial(method, factor * usual) for factor in FACTORS}
+                tried = {factor * usual: self._trial(method, factor * usual, order, folder) for factor in FACTORS}
+                found = {strength: accuracy for strength, accuracy in tried.items() if accuracy is not None}
+                if not found:
+                    raise DmcError(f"no strength of {method.name} could be tried; {folder}/*/order-* say why")
                 write_text(path, json.dumps(found, indent=2) + "\n")
         accuracies: dict[str, float] = json.loads(path.read_text())
         return float(max(accuracies, key=lambda strength: accuracies[strength]))
 
-    def _trial(self, method: Method, strength: float) -> float:
+    def _trial(self, method: Method, strength: float, order: int, folder: Path) -> float | None:
         trial = replace(
             self,
-            folder=self.folder / "tuning" / method.name / f"{strength:g}",
+            folder=folder / f"{strength:g}",
             common=self.folder / "tuning",
             tune=False,
             strengths={method.name: strength},
             validating=True,
         )
-        trial.run_cell(method, 0)
-        found = trial.finished(method.name, 0)
-        return found.final if found else 0.0  # it diverged
+        trial.run_cell(method, order)
+        found = trial.finished(method.name, order)
+        return found.final if found else None  # it diverged
 
     def lesson(self, stream: ClassStream, method: Method, order: int, i: int) -> Lesson:
         """All that a method gets to see. Lists of their own: no way leads from them to other images."""
@@ -183,7 +189,7 @@ class Bench:
             data=ListedImages(stream.train.keep(names)),
             aux=stream.aux if method.uses_aux else None,
             profile=self.profile,
-            strength=self.strength(method),
+            strength=self.strength(method, order),
             seed=seed_for(order, "group", i) % 2**31,
             folder=self.cell_folder(method.name, order) / f"group-{i}",
             shared=self.shared_folder(order, stream, i),
@@ -228,17 +234,14 @@ class Bench:
 def every_tracker(module: nn.Module) -> list[Tracker]:
     """What any method wants to have watched while the first group is learned."""
     regularisers = [method for method in METHODS.values() if isinstance(method, ImportanceMethod)]
-    wanted = sorted((method.trackers(module, {}) for method in regularisers), key=len, reverse=True)
-    found: dict[str, Tracker] = {}
-    for trackers in wanted:  # RWalk's two come before EWC++'s one, which is among them
-        if any(tracker.prefix not in found for tracker in trackers):
-            found |= {tracker.prefix: tracker for tracker in trackers}
+    found = {tracker.prefix: tracker for method in regularisers for tracker in method.trackers(module, {})}
     return list(found.values())
 
 
 def require_budget(method: Method, learned: Learned) -> None:
     """A method keeps no more images than it declared."""
-    kept = sum(len(note) for note in learned.notes.values() if note.dtype == torch.uint8 and note.ndim == 4)
+    size = learned.specialists[0].preprocessing.size
+    kept = sum(len(note) for note in learned.notes.values() if note.ndim > 2 and note.shape[-2:] == (size, size))
     if kept > method.memory:
         raise DmcError(f"{method.name} keeps {kept} images but declared {method.memory}")
 

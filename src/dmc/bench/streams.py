@@ -95,7 +95,8 @@ def _labeled(stream: str, data_root: Path | None) -> tuple[Source, Source]:
         assert test is not None  # every benchmark has a test set
         return train, test
     if Path(stream).is_dir() and not _part(stream, "train").exists():
-        return held_out(open_labeled(stream), every=5)
+        found = open_labeled(stream)
+        return held_out(found.keep([name for name in found.classes if name != "aux"]), every=5)
     if Path(stream).is_dir():
         return open_labeled(_part(stream, "train")), open_labeled(_part(stream, "test"))
     known = ["digits", *BENCHMARKS]

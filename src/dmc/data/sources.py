@@ -119,6 +119,11 @@ def held_out(source: Source, every: int) -> tuple[ListedImages, ListedImages]:
         seen[label] += 1
         if seen[label] % every == 0:
             places.add(i)
+    for label, name in enumerate(source.classes):
+        if seen[label] < every:
+            raise DmcError(
+                f"{source.name} has {seen[label]} images of class {name!r}; one in {every} is held out to test on"
+            )
     return ListedImages(source, frozenset(range(len(source))) - places), ListedImages(source, places)
 
 

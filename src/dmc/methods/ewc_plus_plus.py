@@ -19,23 +19,25 @@ INTERVAL = 50
 
 
 class FisherTracker(Tracker):
-    prefix = "fisher"
+    def __init__(self, module: nn.Module, notes: Mapping[str, Tensor], prefix: str = "fisher") -> None:
+        self.prefix = prefix
+        super().__init__(module, {key: note for key, note in notes.items() if key.startswith(f"{prefix}.running.")})
+        self.tensors[f"{prefix}.steps"] = torch.zeros(1)
 
-    def __init__(self, module: nn.Module, notes: Mapping[str, Tensor]) -> None:
-        super().__init__(module, {key: note for key, note in notes.items() if key.startswith("fisher.running.")})
-        self.tensors["fisher.steps"] = torch.zeros(1)
+    @property
+    def at_interval(self) -> bool:
+        return int(self.tensors[f"{self.prefix}.steps"]) % INTERVAL == 0
 
     def parts(self) -> Sequence[str]:
         return ("running", "recent")
 
     def gradients_ready(self) -> None:
         running, recent = self.get("running"), self.get("recent")
-        steps = self.tensors["fisher.steps"]
-        steps += 1
+        self.tensors[f"{self.prefix}.steps"] += 1
         for name, parameter in self.module.named_parameters():
             if parameter.grad is not None:
                 recent[name] += parameter.grad.square()
-        if int(steps) % INTERVAL == 0:
+        if self.at_interval:
             for name in running:
                 running[name].mul_(1 - DECAY).add_(recent[name], alpha=DECAY / INTERVAL)
                 recent[name].zero_()
@@ -44,13 +46,14 @@ class FisherTracker(Tracker):
         pass
 
 
-def diagonal(notes: Mapping[str, Tensor]) -> Weights:
-    """The running average, with the steps since the last interval averaged in."""
-    running, recent = under("fisher.running.", notes), under("fisher.recent.", notes)
-    pending = int(notes["fisher.steps"]) % INTERVAL
+def diagonal(notes: Mapping[str, Tensor], prefix: str = "fisher") -> Weights:
+    """The running average; the steps since the last whole interval count for what they are of one."""
+    running, recent = under(f"{prefix}.running.", notes), under(f"{prefix}.recent.", notes)
+    pending = int(notes[f"{prefix}.steps"]) % INTERVAL
     if not pending:
         return running
-    return {name: (1 - DECAY) * running[name] + DECAY * recent[name] / pending for name in running}
+    weight = DECAY * pending / INTERVAL
+    return {name: (1 - weight) * running[name] + weight * recent[name] / pending for name in running}
 
 
 class EWCPlusPlus(ImportanceMethod):

@@ -18,7 +18,8 @@ BUDGET = 2000  # K, as in iCaRL and in the paper
 
 
 def of(notes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key.removeprefix(PREFIX): images for key, images in notes.items() if key.startswith(PREFIX)}
+    """By class, sorted: notes that were saved and read again come in another order than new ones."""
+    return {key.removeprefix(PREFIX): notes[key] for key in sorted(notes) if key.startswith(PREFIX)}
 
 
 def as_notes(kept: Mapping[str, Tensor], per_class: int) -> dict[str, Tensor]:

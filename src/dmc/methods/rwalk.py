@@ -12,26 +12,33 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from dmc.methods.base import Learned, Lesson
-from dmc.methods.ewc_plus_plus import INTERVAL, FisherTracker, diagonal
+from dmc.methods.ewc_plus_plus import FisherTracker, diagonal
 from dmc.methods.importance import ImportanceMethod, Tracker, Weights, grown, normalised
 from dmc.methods.si import XI, PathTracker
 
+FISHER = "walk.fisher"  # its own, beside EWC++'s
+
 
 class WalkTracker(PathTracker):
-    """Like SI's path, but cut into intervals, each divided by its Riemannian length."""
+    """Like SI's path, but cut into intervals, each divided by its Riemannian length; so it tracks the Fisher, too."""
 
     prefix = "walk"
 
-    def __init__(self, module: nn.Module, notes: Mapping[str, Tensor], fisher: FisherTracker) -> None:
+    def __init__(self, module: nn.Module, notes: Mapping[str, Tensor]) -> None:
         super().__init__(module, notes)
-        self.fisher = fisher
+        self.fisher = FisherTracker(module, notes, FISHER)
+        self.tensors |= self.fisher.tensors
 
     def parts(self) -> Sequence[str]:
         return ("omega", "start", "score")
 
+    def gradients_ready(self) -> None:
+        super().gradients_ready()
+        self.fisher.gradients_ready()
+
     def weights_stepped(self) -> None:
         super().weights_stepped()
-        if int(self.fisher.tensors["fisher.steps"]) % INTERVAL:
+        if not self.fisher.at_interval:
             return
         omega, start, score = self.get("omega"), self.get("start"), self.get("score")
         fisher = self.fisher.get("running")
@@ -51,17 +58,16 @@ class RWalk(ImportanceMethod):
     strength = 1.0
 
     def trackers(self, module: nn.Module, notes: Mapping[str, Tensor]) -> list[Tracker]:
-        fisher = FisherTracker(module, notes)
-        return [fisher, WalkTracker(module, notes, fisher)]
+        return [WalkTracker(module, notes)]
 
     def importance(self, learned: Learned, lesson: Lesson) -> Weights:
         notes, scores = learned.notes, {}
-        fisher = diagonal(notes)
+        fisher = diagonal(notes, FISHER)
         for name, parameter in learned.specialists[0].module.named_parameters():
             way = parameter.detach() - notes[f"walk.start.{name}"]  # since the last whole interval
             now = notes[f"walk.score.{name}"] + gain(notes[f"walk.omega.{name}"], fisher[name], way)
             before = notes.get(f"walk.average.{name}")
             scores[name] = now if before is None else (now + grown(before, now)) / 2
-            notes |= {f"walk.average.{name}": scores[name], f"fisher.running.{name}": fisher[name]}
+            notes |= {f"walk.average.{name}": scores[name], f"{FISHER}.running.{name}": fisher[name]}
         scaled_fisher, scaled_scores = normalised(fisher), normalised(scores)
         return {name: scaled_fisher[name] + scaled_scores[name] for name in fisher}

@@ -13,6 +13,7 @@ from dmc.bench.metrics import StreamScores
 from dmc.bench.runner import Bench
 from dmc.methods import METHODS
 
+Spread = dict[str, float | None]  # mean and std
 UPPER_BOUNDS = ("Oracle", "Inference twice")
 COLUMNS = ("final", "average incremental", "forgetting", "intransigence", "old - new")
 
@@ -48,8 +49,9 @@ def summary(found: dict[str, dict[int, StreamScores]]) -> dict[str, Any]:
             "orders": len(cells),
             "classes": first.classes,
             "accuracy": np.mean([s.accuracy for s in cells.values()], axis=0).tolist(),
-            "spread": [mean_std(steps)["std"] for steps in zip(*(s.accuracy for s in cells.values()), strict=True)],
-            "first task": np.mean([[groups[0] for groups in s.per_group] for s in cells.values()], axis=0).tolist(),
+            "spread": _spread([s.accuracy for s in cells.values()]),
+            "first task": np.mean(first_task := [[g[0] for g in s.per_group] for s in cells.values()], axis=0).tolist(),
+            "first task spread": _spread(first_task),
             **{name: mean_std(values) if values else None for name, values in columns.items()},
             "after each group": [_after(i, cells, joint) for i in range(len(first.accuracy))],
         }
@@ -70,23 +72,29 @@ def _after(i: int, cells: dict[int, StreamScores], joint: dict[int, StreamScores
     }
 
 
-def mean_std(values: Sequence[float]) -> dict[str, float]:
-    return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else 0.0}
+def mean_std(values: Sequence[float]) -> Spread:
+    """One value has no standard deviation."""
+    return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else None}
+
+
+def _spread(of_orders: Sequence[Sequence[float]]) -> list[float]:
+    """Standard deviations after each group; none of one order."""
+    return np.std(of_orders, axis=0, ddof=1).tolist() if len(of_orders) > 1 else []
 
 
 def as_table(summed: dict[str, Any], title: str) -> str:
     """Markdown, in %."""
     lines = [f"# {title}", "", "| method | orders | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 2) + "|"]
     for method, row in summed.items():
-        cells = [cell(row[column], row["orders"]) for column in COLUMNS]
+        cells = [cell(row[column]) for column in COLUMNS]
         lines.append(f"| {METHODS[method].title} | {row['orders']} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
-def cell(value: dict[str, float] | None, orders: int) -> str:
-    if value is None:
+def cell(value: Spread | None) -> str:
+    if value is None or value["mean"] is None:
         return "-"
-    spread = f" ± {100 * value['std']:.1f}" if orders > 1 else ""
+    spread = "" if value["std"] is None else f" ± {100 * value['std']:.1f}"
     return f"{100 * value['mean']:.1f}{spread}"
 
 
@@ -118,7 +126,7 @@ def draw_lines(series: Sequence[Series], x_label: str, y_label: str, title: str,
         axes.errorbar(
             line.x,
             [100 * y for y in line.y],
-            [100 * spread for spread in line.spread] if any(line.spread) else None,
+            [100 * spread for spread in line.spread] or None,
             linestyle="--" if line.label in UPPER_BOUNDS else "-",
             marker="o",
             markersize=4,

@@ -30,7 +30,7 @@ def as_table(job: Reproduction, rows: Sequence[Row]) -> str:
     for row in rows:
         shown = []
         for column in columns:
-            shown.append(cell(row.get(column), row["orders"]))
+            shown.append(cell(row.get(column)))
             shown += [_published(row["published"].get(column))] if column in known else []
         lines.append(f"| {row['setting']} | {row['row']} | {row['orders']} | " + " | ".join(shown) + " |")
     if job.profile != "paper":
@@ -69,20 +69,29 @@ def draw(job: Reproduction, benches: Mapping[str, Bench], rows: Sequence[Row], p
         )
     elif job.recipe.figure is not None:
         first = job.recipe.figure == "first-task"
-        named = "setting" if job.recipe.figure == "settings" else "row"
-        series = [Series(row[named], row["classes"], row["first task" if first else "accuracy"]) for row in rows]
+        y, spread = ("first task", "first task spread") if first else ("accuracy", "spread")
+        series = [Series(label, row["classes"], row[y], row[spread]) for label, row in _labeled(rows).items()]
         what = "accuracy on the first group, %" if first else "accuracy, %"
         draw_lines(series, "classes so far", what, title, path)
 
 
+def _labeled(rows: Sequence[Row]) -> dict[str, Row]:
+    """Rows under what tells them apart: the method, the setting, or both."""
+    parts = [key for key in ("row", "setting") if len({row[key] for row in rows}) > 1] or ["row"]
+    return {", ".join(row[key] for key in parts): row for row in rows}
+
+
 def _by_amount(benches: Mapping[str, Bench], rows: Sequence[Row]) -> list[Series]:
-    """A line for each group size."""
-    found = []
-    for size in dict.fromkeys(bench.group_size for bench in benches.values()):
-        of_size = [row for row in rows if benches[row["setting"]].group_size == size]
-        amounts = [benches[row["setting"]].profile.aux_images or 0 for row in of_size]
-        found.append(Series(f"DMC, g = {size}", amounts, [row["average incremental"]["mean"] for row in of_size]))
-    return found
+    """A line for each method and group size."""
+    lines: dict[str, list[tuple[int, Any]]] = {}
+    for row in rows:
+        bench = benches[row["setting"]]
+        point = (bench.profile.aux_images or 0, row["average incremental"])
+        lines.setdefault(f"{row['row']}, g = {bench.group_size}", []).append(point)
+    return [
+        Series(label, [x for x, _ in points], [y["mean"] for _, y in points], [y["std"] for _, y in points if y["std"]])
+        for label, points in lines.items()
+    ]
 
 
 def _draw_confusions(job: Reproduction, benches: Mapping[str, Bench], title: str, path: Path) -> None:

@@ -67,6 +67,7 @@ def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: s
             optimizer.zero_grad()
             losses["loss"].backward()  # type: ignore[no-untyped-call]
             task.gradients_ready()
+            schedule.limit(module)
             optimizer.step()
             task.weights_stepped()
 
