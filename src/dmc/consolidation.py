@@ -18,10 +18,10 @@ from torch import Tensor
 
 from dmc.classes import ClassUnion
 from dmc.data.batch import Batch
-from dmc.data.decode import Framing, Geometry, decoded
-from dmc.data.feed import MEMORY, Feed, fits, open_feed
+from dmc.data.decode import Framing, Geometry, Skipped, decoded
+from dmc.data.feed import ENOUGH, MEMORY, Feed, fits, open_feed
 from dmc.data.opening import open_images, open_labeled
-from dmc.data.sources import Source
+from dmc.data.sources import Record, Source
 from dmc.device import pick_device
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring
@@ -161,20 +161,24 @@ class Plan(ABC, Generic[Student]):
             }
             return run.finish(self.student)
 
-    def first_batch(self) -> tuple[Batch, int]:
-        """The first auxiliary images, and how many were tried to get them."""
-        batch_size = min(self.schedule.batch_size, len(self.aux))
-        found = list(islice(decoded(self.aux.records(), self.framing), batch_size))
-        framed = [(record, image) for record, image in found if image is not None]
-        if not framed:
-            raise DmcError(f"none of the first {len(found)} images in {self.aux.name} can be decoded")
-        return self.framing.batch(framed), len(found)
+    def first_batch(self) -> tuple[Batch, int, int]:
+        """Some auxiliary images; how many were tried, and how many of them cannot be decoded, if not too many."""
+        skipped = Skipped(self.aux.name)
+        framed: list[tuple[Record, Tensor]] = []
+        tried = min(ENOUGH, len(self.aux))
+        for record, image in islice(decoded(self.aux.records(), self.framing), tried):
+            if image is None:
+                skipped.add(record.name)
+            elif len(framed) < self.schedule.batch_size:
+                framed.append((record, image))
+        skipped.check(len(skipped), tried)
+        return self.framing.batch(framed), tried, len(skipped)
 
     def estimate(self) -> Estimate:
         """Time two steps on real images. The student is never kept, and its weights are not stepped."""
         started = time.monotonic()
-        batch, tried = self.first_batch()
-        decoding = len(batch) / (time.monotonic() - started)
+        batch, tried, broken = self.first_batch()
+        decoding = tried / (time.monotonic() - started)
         device = pick_device()
         self.teachers.to(device).fold()
         self.student.to(device)
@@ -188,9 +192,7 @@ class Plan(ABC, Generic[Student]):
             loss.backward()  # type: ignore[no-untyped-call]
             loss.item()  # waits for the device
             training = len(batch) / (time.monotonic() - started)
-        return Estimate(
-            tried, tried - len(batch), training if self.held else min(training, decoding), self.spreads(batch)
-        )
+        return Estimate(tried, broken, training if self.held else min(training, decoding), self.spreads(batch))
 
 
 class Consolidation(Plan[Specialist]):
