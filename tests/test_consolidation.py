@@ -205,7 +205,7 @@ def test_learn_finds_mistakes_before_it_trains(tmp_path: Path, labeled_folder: P
         dmc.learn(tiny("ab"), labeled_folder, aux_folder, tmp_path / "out", loss="kd", temperature=0)
     for i in range(5):
         (aux_folder / f"broken-{i}.png").write_bytes(b"no")
-    with pytest.raises(DmcError, match="5 of 29 images .* cannot be decoded"):
+    with pytest.raises(DmcError, match=r"5 of 29 images .* cannot be decoded"):
         dmc.learn(tiny("ab"), labeled_folder, aux_folder, tmp_path / "out", schedule=QUICK)
     assert not (tmp_path / "out").exists()
 
