@@ -219,7 +219,7 @@ def bench(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder; finished cells in it are not run again")],
     group_size: Annotated[int, typer.Option(min=1, help="Classes that arrive at a time")] = 10,
-    methods: Annotated[str, typer.Option(help="Names, separated by commas, or all")] = "all",
+    methods: Annotated[str, typer.Option(help="Names or your own FILE.py, separated by commas; or all")] = "all",
     orders: Orders = 5,
     order: Annotated[int | None, typer.Option(min=0, help="Only this order, as a scheduler's job")] = None,
     profile: ProfileName = "paper",
@@ -272,7 +272,7 @@ def reproduce(
         int | None, typer.Option(min=1, help="Class orders, of detectors seeds [default: 5; detectors 1]")
     ] = None,
     profile: ProfileName = "paper",
-    methods: Annotated[str, typer.Option(help="More methods to compare, separated by commas")] = "",
+    methods: Annotated[str, typer.Option(help="More methods, or your own FILE.py, separated by commas")] = "",
     also: Annotated[
         list[str] | None, typer.Option(help="Compare one more setting: 'My photos: {aux: photos/}'")
     ] = None,

@@ -293,3 +293,42 @@ def test_a_part_of_the_auxiliary_images_is_always_the_same(bench: Bench) -> None
     assert isinstance(second, ListedImages)
     assert len(first) == 200
     assert [r.name for r in first.records()] == [r.name for r in second.records()]
+
+
+MINE = """
+from dmc.methods import Learned, Lesson, Method
+from dmc.methods.base import fitted, widened
+
+
+class Mine(Method):
+    name, title = "mine", "My method"
+
+    def learn(self, before: Learned, lesson: Lesson) -> Learned:
+        old, wide = widened(before, lesson)
+        return Learned([fitted(wide, lesson, "mine")])
+"""
+
+
+def test_a_method_of_ones_own_is_one_file(dmc: Dmc, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    command = ("bench", "digits", "--group-size", 3, "--profile", "smoke", "--orders", 1, "-o", tmp_path / "b")
+    said = dmc(*command, "--methods", f"finetuning,{file}", "--json")
+    try:
+        assert said.code == 0, said.err
+        found = json.loads(said.out)
+        assert found["mine"]["accuracy"] == found["finetuning"]["accuracy"]  # which it is
+        assert "| My method | 1 |" in (tmp_path / "b" / "table.md").read_text()
+    finally:
+        METHODS.pop("mine", None)
+    for text, words in (
+        ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
+        ("x = 1", "must have one class that is a dmc.methods.Method with `learn`; it has 0"),
+        (MINE.replace('"mine", "My', '"lwf", "My'), "there is a method 'lwf' already"),
+        (MINE.replace('name, title = "mine", "My method"', "memory = 3"), "Mine needs a name and a title"),
+    ):
+        file.write_text(text)
+        said = dmc(*command, "--methods", file)
+        assert (said.code, said.err.count("\n")) == (2, 1)
+        assert words in said.err
+    assert f"no such file: {tmp_path}/gone.py" in dmc(*command, "--methods", tmp_path / "gone.py").err

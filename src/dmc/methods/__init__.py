@@ -1,6 +1,10 @@
 """One file per class-incremental method."""
 
-from dmc.errors import DmcError, nearest
+from importlib.util import module_from_spec, spec_from_file_location
+from inspect import isabstract
+from pathlib import Path
+
+from dmc.errors import DmcError, first_line, nearest
 from dmc.methods.base import Learned, Lesson, Method
 from dmc.methods.dmc import DMC
 from dmc.methods.dmc_plus import DMCPlus
@@ -43,6 +47,31 @@ METHODS: dict[str, Method] = {
 
 
 def method_named(name: str) -> Method:
+    """One of those above, or the one in a user's own file: `mine.py`."""
+    if name.endswith(".py"):
+        return _from_file(Path(name))
     if name not in METHODS:
         raise DmcError(f"unknown method {name!r}{nearest(name, METHODS)} (known: {', '.join(METHODS)})")
     return METHODS[name]
+
+
+def _from_file(path: Path) -> Method:
+    """From now on it has a row in every table, like the others."""
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise DmcError(f"no such file: {path}")
+    module = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the author's code does
+        raise DmcError(f"cannot run {path}: {type(error).__name__}: {first_line(error)}") from None
+    own = [thing for thing in vars(module).values() if getattr(thing, "__module__", None) == path.stem]
+    found = [thing for thing in own if isinstance(thing, type) and issubclass(thing, Method) and not isabstract(thing)]
+    if len(found) != 1:
+        raise DmcError(f"{path} must have one class that is a dmc.methods.Method with `learn`; it has {len(found)}")
+    method: Method = found[0]()
+    if not (getattr(method, "name", "") and getattr(method, "title", "")):
+        raise DmcError(f"{path}: {found[0].__name__} needs a name and a title")
+    if type(METHODS.get(method.name, method)).__module__ != path.stem:
+        raise DmcError(f"{path}: there is a method {method.name!r} already")
+    return METHODS.setdefault(method.name, method)
