@@ -199,7 +199,10 @@ def test_weights_that_do_not_fit_say_why(tmp_path: Path) -> None:
 def test_folders_that_are_not_models_say_so(tmp_path: Path) -> None:
     with pytest.raises(DmcError, match=r"no model at .*nowhere"):
         dmc.load(tmp_path / "nowhere")
-    with pytest.raises(DmcError, match="is not a model folder"):
+    with pytest.raises(DmcError, match=r"is not a model folder: it has no config\.json"):
+        dmc.load(tmp_path)
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(DmcError, match="holds a run that is not finished: --resume continues it"):
         dmc.load(tmp_path)
     bare = {"architecture": "cifar_resnet8", "num_classes": 2, "pretrained_cfg": {"input_size": [3, 16, 16]}}
     (tmp_path / "config.json").write_text(json.dumps(bare))

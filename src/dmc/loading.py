@@ -98,6 +98,9 @@ def _from_folder(folder: Path, name: str, names: Sequence[str] | None) -> Specia
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         arch = config["architecture"]
+    except FileNotFoundError:
+        unfinished = "holds a run that is not finished: --resume continues it" if (folder / "run.json").exists() else ""
+        raise DmcError(f"{name} {unfinished or 'is not a model folder: it has no config.json'}") from None
     except (OSError, ValueError, KeyError) as error:
         raise DmcError(f"{name} is not a model folder: config.json: {type(error).__name__} {error}") from None
     own = config.get("dmc", {})
