@@ -29,6 +29,8 @@ def dmc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     """`dmc("evaluate", model, data)` as a user would type it; gives exit status, output and errors."""
     from dmc.cli import main
 
+    monkeypatch.setenv("DMC_TRACEBACK", "1")  # what nobody thought of should fail its test
+
     def call(*arguments: object) -> Answer:
         monkeypatch.setattr(sys, "argv", ["dmc", *map(str, arguments)])
         capsys.readouterr()

@@ -219,11 +219,41 @@ def test_bad_settings(dmc: Dmc, consolidate: Dmc) -> None:
     assert "Commands:" in dmc().err
 
 
-def test_logits_that_are_not_finite(consolidate: Dmc, tmp_path: Path, two_models: tuple[Path, Path]) -> None:
+def test_what_nobody_thought_of_is_one_line(
+    dmc: Dmc, tmp_path: Path, labeled_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def out_of_memory(*_: object, **__: object) -> None:
+        raise RuntimeError("DefaultCPUAllocator: not enough memory\nand a trace")
+
+    monkeypatch.setattr("dmc.training.supervised.fit", out_of_memory)
+    command = ("train", labeled_folder, "-o", tmp_path / "out", "--arch", "cifar_resnet8")
+    with pytest.raises(RuntimeError):
+        dmc(*command)  # the variable that tests set
+    monkeypatch.delenv("DMC_TRACEBACK")
+    bad(dmc(*command), "unexpected RuntimeError: DefaultCPUAllocator: not enough memory (DMC_TRACEBACK=1 shows where)")
+
+
+def test_places_that_are_empty_text(dmc: Dmc, consolidate: Dmc, tmp_path: Path, labeled_folder: Path) -> None:
+    bad(consolidate(aux=""), "an empty text is no place; is a variable unset?")
+    bad(dmc("evaluate", "", labeled_folder), "an empty text is no place")
+    bad(dmc("train", labeled_folder, "-o", ""), "--out is empty or the current folder")
+
+
+def test_a_class_of_broken_images_is_not_learned(dmc: Dmc, tmp_path: Path, labeled_folder: Path) -> None:
+    (labeled_folder / "ghost").mkdir()
+    (labeled_folder / "ghost" / "1.png").write_bytes(b"no")
+    command = ("train", labeled_folder, "-o", tmp_path / "out", "--arch", "cifar_resnet8", "--epochs", 1)
+    bad(dmc(*command), "no image of class 'ghost' in", "can be decoded")
+
+
+def test_logits_that_are_not_finite(dmc: Dmc, consolidate: Dmc, tmp_path: Path, two_models: tuple[Path, Path]) -> None:
     broken = tiny("xy", 3)
     torch.nn.init.constant_(broken.module.fc.bias, float("nan"))  # type: ignore[union-attr, arg-type]
     broken.save(tmp_path / "broken")
-    bad(consolidate(teachers=(two_models[0], tmp_path / "broken")), f"teacher {tmp_path}/broken", "not finite")
+    bad(consolidate(teachers=(two_models[0], tmp_path / "broken")), f"{tmp_path}/broken gives logits", "not finite")
+    write_images(tmp_path / "xy" / "x", 2)
+    bad(dmc("evaluate", tmp_path / "broken", tmp_path / "xy"), f"{tmp_path}/broken gives logits", "not finite")
+    bad(dmc("predict", tmp_path / "broken", tmp_path / "xy" / "x" / "000.png", "--json"), "not finite")
 
 
 def test_an_output_folder_in_use(dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_folder: Path) -> None:

@@ -212,6 +212,8 @@ def test_folders_that_are_not_models_say_so(tmp_path: Path) -> None:
         dmc.load(tmp_path, classes=["a", "b"])
     save_file(dict(tiny("ab").module.state_dict()), tmp_path / "model.safetensors")
     assert dmc.load(tmp_path, classes=["a", "b"]).names == ("a", "b")
+    (tmp_path / "config.json").write_text(json.dumps(bare | {"label_names": {"1": "dog", "0": "cat"}}))  # timm's way
+    assert dmc.load(tmp_path).names == ("cat", "dog")
     (tmp_path / "model.safetensors").write_bytes(b"damaged")
     with pytest.raises(DmcError, match="cannot read the weights"):
         dmc.load(tmp_path, classes=["a", "b"])

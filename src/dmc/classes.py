@@ -101,7 +101,7 @@ def distinct(names: Iterable[str]) -> tuple[str, ...]:
 def read_names(path: Path) -> tuple[str, ...]:
     """A class list file: one name on each line."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise DmcError(f"cannot read the class list {path}: {error}") from None
     return tuple(line.strip() for line in text.splitlines() if line.strip())

@@ -1,13 +1,14 @@
 """The command line: parses, calls the library, prints. Heavy imports happen inside the verbs."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from dmc.errors import DmcError
+from dmc.errors import DmcError, first_line
 from dmc.files import write_text
 from dmc.options import (
     AsJson,
@@ -347,5 +348,10 @@ def main() -> None:
     except DmcError as error:
         print(f"dmc: {error}", file=sys.stderr)
     except OSError as error:  # a full disk, a folder that is a file, no permission
-        print(f"dmc: {error.filename or 'system'}: {error.strerror or error}", file=sys.stderr)
+        print(f"dmc: {error.filename or 'system'}: {error.strerror or first_line(error)}", file=sys.stderr)
+    except Exception as error:  # out of memory, a damaged file that its reader chokes on, or a bug of ours
+        if os.environ.get("DMC_TRACEBACK"):
+            raise
+        said = f"{type(error).__name__}: {first_line(error)}"
+        print(f"dmc: unexpected {said} (DMC_TRACEBACK=1 shows where)", file=sys.stderr)
     sys.exit(2)

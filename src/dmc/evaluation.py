@@ -60,7 +60,10 @@ def evaluate(
     feed = open_feed(source, model.geometry, memory)
     with progress(feed.count, "evaluating") as bar, torch.no_grad():
         for batch in feed.in_order(256):
-            answer_N = model.logits(batch.images_N3HW.to(device)).argmax(dim=1).cpu()
+            logits_NK = model.logits(batch.images_N3HW.to(device))
+            if isinstance(model, Specialist):  # several check their own
+                model.require_finite(logits_NK)
+            answer_N = logits_NK.argmax(dim=1).cpu()
             correct_N = answer_N == place_K[batch.labels_N]
             right += torch.bincount(batch.labels_N, correct_N.double(), minlength=len(right)).long()
             total += torch.bincount(batch.labels_N, minlength=len(total))

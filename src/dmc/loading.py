@@ -108,7 +108,7 @@ def _from_folder(folder: Path, name: str, names: Sequence[str] | None) -> Specia
         raise DmcError(f"{name} is a detector; a classifier is needed here")
     preprocessing = from_timm(config.get("pretrained_cfg", {}))
     width = config.get("num_classes", 1000)
-    labels = names or distinct(config.get("label_names") or _imagenet_names(width, name))
+    labels = names or distinct(_listed(config.get("label_names")) or _imagenet_names(width, name))
     columns = own.get("columns") or range(len(labels))
     weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
     if weights is None:
@@ -127,6 +127,13 @@ def _from_folder(folder: Path, name: str, names: Sequence[str] | None) -> Specia
     )
 
 
+def _listed(label_names: Any) -> Sequence[str]:
+    """timm allows a list or a dict of numbers and names."""
+    if isinstance(label_names, Mapping):
+        return [label_names[key] for key in sorted(label_names, key=int)]
+    return label_names or ()
+
+
 def _from_timm(name: str, names: Sequence[str] | None) -> Specialist:
     import timm
 
@@ -137,7 +144,7 @@ def _from_timm(name: str, names: Sequence[str] | None) -> Specialist:
         raise DmcError(f"cannot get timm:{name}: {first_line(error)}") from None
     cfg = module.pretrained_cfg
     source = f"timm:{name}"
-    names = names or distinct(cfg.get("label_names") or _imagenet_names(module.num_classes, source))
+    names = names or distinct(_listed(cfg.get("label_names")) or _imagenet_names(module.num_classes, source))
     return Specialist(module, names, from_timm(cfg), arch=arch, name=source, provenance={"weights": source})
 
 

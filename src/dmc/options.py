@@ -73,6 +73,8 @@ def run_options(
     ] = False,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds between checkpoints")] = 30,
 ) -> RunOptions:
+    if out == Path():
+        raise DmcError("--out is empty or the current folder; name a folder for the result")
     return {"out": out, "resume": resume, "checkpoint_every": checkpoint_every}
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -102,7 +103,7 @@ class Model(ABC):
     def require_finite(self, logits: Tensor) -> None:
         """Refuse answers that nobody could learn from."""
         if not torch.isfinite(logits).all():
-            raise DmcError(f"teacher {self.name} gives logits that are not finite; its weights are broken")
+            raise DmcError(f"{self.name} gives logits that are not finite; its weights are broken")
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -131,7 +132,10 @@ class Model(ABC):
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.module.state_dict().items()}
         with replacing(folder / "model.safetensors") as path:
-            save_file(tensors, path, metadata={"format": "pt"})
+            try:
+                save_file(tensors, path, metadata={"format": "pt"})
+            except SafetensorError as error:  # a full disk
+                raise DmcError(f"cannot write {folder / 'model.safetensors'}: {first_line(error)}") from None
             path.chmod(0o666 & ~umask())  # safetensors writes for the owner alone
         write_text(folder / "README.md", self._card())
         write_text(folder / "config.json", json.dumps(self._config(), indent=2) + "\n")  # last: it completes the folder
@@ -220,10 +224,9 @@ class Specialist(Model):
     def _check_head(self) -> None:
         """One blank image through the network: it must accept the size and answer with one logit per class."""
         size = self.preprocessing.size
-        blank = torch.zeros((1, 3, size, size), dtype=torch.uint8)
         try:
             with torch.no_grad():
-                logits = self._answer(blank)
+                logits = self._answer(torch.zeros((1, 3, size, size), dtype=torch.uint8))
         except Exception as error:  # whatever a foreign module raises
             raise DmcError(f"{self.name} does not accept {size}x{size} images: {first_line(error)}") from None
         if not isinstance(logits, Tensor) or logits.ndim != 2:
@@ -264,6 +267,7 @@ class Specialist(Model):
     def probabilities(self, images_N3HW: Tensor) -> Tensor:
         with torch.no_grad():
             logits_NK = self.logits(images_N3HW)
+            self.require_finite(logits_NK)
             return logits_NK.softmax(dim=1) if self.output == "softmax" else logits_NK.sigmoid()
 
     def widened(self, names: Iterable[str]) -> Specialist:

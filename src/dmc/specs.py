@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from dmc.errors import DmcError, nearest
@@ -10,6 +10,8 @@ from dmc.errors import DmcError, nearest
 
 def split_spec(spec: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
     """`PATH,key=value,...` to its parts. A path that exists as it stands has no options."""
+    if not spec.strip():  # which would be the current folder
+        raise DmcError("an empty text is no place; is a variable unset?")
     if Path(spec).exists():
         return spec, {}
     path, *pairs = spec.split(",")
@@ -18,3 +20,10 @@ def split_spec(spec: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
         if key not in known:
             raise DmcError(f"unknown setting {key!r} in {spec!r}: known are {', '.join(known)}{nearest(key, known)}")
     return path, options
+
+
+def refuse(spec: str, options: Mapping[str, str], foreign: Sequence[str], what: str) -> None:
+    """Settings that would be ignored are mistakes."""
+    for key in foreign:
+        if key in options:
+            raise DmcError(f"{spec}: {key!r} is no setting of {what}")

@@ -124,7 +124,7 @@ def test_every_method_goes_through_three_groups(dmc: Dmc, tmp_path: Path) -> Non
     assert f"torch {version('torch')}" in table
 
 
-class StopError(Exception):
+class StopError(BaseException):
     pass
 
 

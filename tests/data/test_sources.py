@@ -231,6 +231,8 @@ def test_names_that_look_like_patterns_and_hidden_files(tmp_path: Path) -> None:
         ("missing", "no such file or folder: missing"),
         ("a.parquet,labl=x", "unknown setting 'labl'"),
         ("*.nothing", "no such file or folder"),
+        ("tests,split=test", "tests,split=test: 'split' is no setting of tests; they are for hf-hub"),
+        ("tests,label=x", "'label' is no setting of the folder tests; they are for parquet"),
     ],
 )
 def test_bad_specs_are_one_line(spec: str, message: str) -> None:
@@ -238,11 +240,30 @@ def test_bad_specs_are_one_line(spec: str, message: str) -> None:
         open_images(spec)
 
 
+def test_a_damaged_shard_does_not_end_at_the_damage(tmp_path: Path) -> None:
+    path = tmp_path / "a.tar"
+    with tarfile.open(path, "w") as tar:
+        for i in range(4):
+            info = tarfile.TarInfo(f"{i}.png")
+            info.size = len(png(i))
+            tar.addfile(info, io.BytesIO(png(i)))
+    assert len(open_images(path)) == 4
+    whole = path.read_bytes()
+    third = whole.index(b"2.png")
+    path.write_bytes(whole[:third] + b"?" * 512 + whole[third + 512 :])
+    with pytest.raises(DmcError, match=r"cannot read the tar shard .*a\.tar: damaged after byte"):
+        open_images(path)
+    path.write_bytes(whole[: third + 100])
+    with pytest.raises(DmcError, match=r"a\.tar: damaged after byte"):
+        open_images(path)
+
+
 def test_files_that_are_not_what_they_say(tmp_path: Path) -> None:
     (tmp_path / "bad.parquet").write_bytes(b"not parquet")
     (tmp_path / "bad.tar").write_bytes(b"not tar")
     (tmp_path / "bad.npz").write_bytes(b"not npz")
-    for name in ("bad.parquet", "bad.tar", "bad.npz"):
+    (tmp_path / "empty.npz").touch()
+    for name in ("bad.parquet", "bad.tar", "bad.npz", "empty.npz"):
         with pytest.raises(DmcError, match=name) as error:
             open_images(tmp_path / name)
         assert "\n" not in str(error.value)

@@ -88,6 +88,8 @@ def test_splits(tmp_path: Path) -> None:
         open_scenes(tmp_path / "gone")
     with pytest.raises(DmcError, match="has boxes, which are for detectors"):
         open_labeled(tmp_path)
+    with pytest.raises(DmcError, match="'images' is no setting of a VOC folder"):
+        open_scenes(f"{tmp_path},images=x")
 
 
 def test_scenes_in_which_nothing_is_marked_teach_nothing(tmp_path: Path) -> None:
@@ -124,6 +126,11 @@ def test_coco(tmp_path: Path) -> None:
     assert first.objects.difficult_M.tolist() == [False, True]
     assert len(second.objects.labels_M) == 0  # images without objects are kept
     assert second.objects.width == 20
+    (tmp_path / "annotations").mkdir()
+    moved = (tmp_path / "instances.json").rename(tmp_path / "annotations" / "instances.json")
+    assert len(open_scenes(f"{moved},images={tmp_path}")) == 2
+    with pytest.raises(DmcError, match=r"there is no image .*a\.png: say where they are, .*json,images=FOLDER"):
+        open_scenes(moved)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from dmc.bench import datasets
@@ -324,10 +325,15 @@ class DetectionReproduction:
         for (split, seed), bench in benches.items():
             for label in recipe.rows:
                 measured = bench.result(recipe.plan(label))
-                if "failed" in measured:
-                    print(f"{label}: {measured['failed']}", file=sys.stderr)
+                said = measured.get("failed") or f"{np.mean(list(measured['per_class'].values())):.1%} mAP"
+                print(f"{', '.join(filter(None, [split, label, f'seed {seed}']))}: {said}", file=sys.stderr)
                 paper = known.get((split, label), {})
+                if (recipe.old, recipe.new) != (self.recipe.old, self.recipe.new):  # its groups are not the paper's
+                    whole = recipe.rows[label].kind not in ("old", "new")
+                    paper = {key: value for key, value in paper.items() if whole and key not in ("old", "new")}
                 found.append({"setting": split, "seed": seed, "row": label, **measured, "published": paper})
+        if all("failed" in row for row in found):
+            raise DmcError(f"no row of {self.name} could be made")
         return found
 
 

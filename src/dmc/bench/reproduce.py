@@ -66,7 +66,10 @@ class Reproduction:
         benches = self.ready()
         for bench in benches.values():
             bench.run_all(self.methods(), range(self.orders))
-        return self.rows(benches)
+        rows = self.rows(benches)
+        if not rows:
+            raise DmcError(f"no cell is finished; failed.txt below {self.folder} say why")
+        return rows
 
     def report(self, rows: Sequence[Row]) -> str:
         """Draws the figure, gives the table."""

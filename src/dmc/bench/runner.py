@@ -118,8 +118,9 @@ class Bench:
                 self._learn_all(method, order, folder)
         except Timeout:
             return "another process is at it"
-        except (DmcError, RuntimeError) as error:  # torch's own: out of memory, a matrix without eigenvalues
-            reason = first_line(error)
+        except Exception as error:  # also torch's own (out of memory), and whatever a new method does
+            kind = "" if isinstance(error, DmcError) else f"{type(error).__name__}: "
+            reason = f"{kind}{first_line(error)}"
             write_text(folder / "failed.txt", f"{reason}\n")
             return reason
         (folder / "failed.txt").unlink(missing_ok=True)

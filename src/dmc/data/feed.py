@@ -175,11 +175,16 @@ def held(source: Source, framing: Framing, skipped: Skipped) -> Gallery:
 
 
 def _decodable(source: Source, framing: Framing, skipped: Skipped) -> Iterator[tuple[Record, Tensor]]:
+    good, broken = set(), set()
     with progress(len(source), "reading images") as bar:
         for record, image in decoded(source.records(), framing):
             if image is None:
                 skipped.add(record.name)
+                broken.add(record.label)
             else:
+                good.add(record.label)
                 yield record, image
             bar.update()
     skipped.check(len(skipped), len(source))
+    for label in broken - good if source.classes else ():
+        raise DmcError(f"no image of class {source.classes[label]!r} in {source.name} can be decoded")

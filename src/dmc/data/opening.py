@@ -12,7 +12,7 @@ import numpy.typing as npt
 from dmc.data.sources import IMAGE_SUFFIXES, ArrayImages, FolderImages, Source, TarImages
 from dmc.data.tables import HubImages, ParquetImages
 from dmc.errors import DmcError, first_line
-from dmc.specs import split_spec
+from dmc.specs import refuse, split_spec
 
 
 def open_images(spec: str | Path | Source | npt.NDArray[np.uint8]) -> Source:
@@ -51,6 +51,7 @@ def _open_path(spec: str, labeled: bool) -> Source:
     if path.startswith("hf-hub:"):
         split = options.get("split", "train")
         return HubImages(path.removeprefix("hf-hub:"), labeled, image, label, split, options.get("config"))
+    refuse(spec, options, ("split", "config"), f"{path}; they are for hf-hub:OWNER/NAME")
     if labeled and ((Path(path) / "Annotations").is_dir() or path.endswith(".json")):
         raise DmcError(
             f"{path} has boxes, which are for detectors; a classifier wants a folder per class, parquet or npz"
@@ -62,6 +63,7 @@ def _open_path(spec: str, labeled: bool) -> Source:
         folder = FolderImages(files[0], labeled)
         shards = [f for suffix in (".parquet", ".tar") for f in sorted(files[0].rglob(f"*{suffix}"))]
         if len(folder) or not shards:
+            refuse(spec, options, ("image", "label"), f"the folder {path}; they are for parquet")
             return folder
         if labeled and len(shards) > 1:  # they may well be the training and the test set
             raise DmcError(f"{path} holds {len(shards)} files: name one, or give a glob such as '{shards[0]}'")
@@ -69,6 +71,7 @@ def _open_path(spec: str, labeled: bool) -> Source:
     suffixes = {file.suffix.lower() for file in files}
     if suffixes == {".parquet"}:
         return ParquetImages(files, labeled, image, label)
+    refuse(spec, options, ("image", "label"), f"{path}; they are for parquet")
     if suffixes <= {".tar", ".tgz", ".gz"} and not labeled:
         return TarImages(files)
     if suffixes == {".npz"} and len(files) == 1:
@@ -81,7 +84,7 @@ def _npz(path: Path) -> ArrayImages:
     try:
         with np.load(path, allow_pickle=False) as arrays:
             content = dict(arrays)
-    except (OSError, ValueError, BadZipFile) as error:
+    except (OSError, ValueError, EOFError, BadZipFile) as error:
         raise DmcError(f"cannot read {path}: {first_line(error)}") from None
     if "images" not in content:
         raise DmcError(f"{path} has no array 'images' (it has: {', '.join(content) or 'nothing'})")

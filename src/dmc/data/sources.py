@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -194,6 +194,17 @@ class ArrayImages(Source):
             yield Record(self.images[i], int(self.label_of[i]), f"{self.name}[{i}]")
 
 
+class StrictHeader(tarfile.TarInfo):
+    """A damaged header is an error. tarfile takes it for the end of the archive, and what follows would be lost."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tar)
+        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(f"damaged after byte {tar.offset}: {error}") from None
+
+
 class TarImages(Source):
     """Tar shards, read front to back; every image file in them is one image."""
 
@@ -207,7 +218,7 @@ class TarImages(Source):
     def _members(self, files: Iterable[Path], read: bool) -> Iterator[Record]:
         for file in files:
             try:
-                with tarfile.open(file, "r|*") as tar:
+                with tarfile.open(file, "r|*", tarinfo=StrictHeader) as tar:
                     for member in tar:
                         if member.isfile() and Path(member.name).suffix.lower() in IMAGE_SUFFIXES:
                             content = tar.extractfile(member) if read else None

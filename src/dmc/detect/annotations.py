@@ -21,6 +21,7 @@ from pydantic import BaseModel, ValidationError
 from dmc.classes import Classes
 from dmc.data.sources import UNLABELED, Objects, Record, Source, permuted
 from dmc.errors import DmcError, first_line
+from dmc.specs import refuse, split_spec
 
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Named = tuple[str, Box, bool]  # class, box, difficult
@@ -76,14 +77,14 @@ class Scenery(Source):
 
 def open_scenes(place: str | Path | Source) -> Scenery:
     """A VOC folder (`VOC2007` or `VOC2007,split=test`), or a COCO annotation file (`instances.json,images=FOLDER`)."""
-    from dmc.specs import split_spec
-
     if isinstance(place, Scenery):
         return place
     path, options = split_spec(str(place), ("split", "images"))
     if (Path(path) / "Annotations").is_dir():
+        refuse(str(place), options, ("images",), "a VOC folder")
         return voc(Path(path), options.get("split")).require_objects()
     if Path(path).suffix == ".json" and Path(path).is_file():
+        refuse(str(place), options, ("split",), "a COCO file")
         return coco(Path(path), Path(options["images"]) if "images" in options else None).require_objects()
     if not Path(path).exists():
         raise DmcError(f"no such file or folder: {path}")
@@ -169,9 +170,11 @@ def coco(path: Path, images: Path | None) -> Scenery:
     for item in content.annotations:
         x, y, width, height = item.bbox
         rows[item.image_id].append((place[item.category_id], (x, y, x + width, y + height), bool(item.iscrowd)))
-    found = []
+    found: list[tuple[Path, tuple[int, int], list[Labeled]]] = []
     for image in content.images:
         file = (images or path.parent) / image.file_name
+        if not found and not file.is_file():
+            raise DmcError(f"there is no image {file}: say where they are, {path},images=FOLDER")
         size = (image.width, image.height) if min(image.width, image.height) > 0 else _size_of(file)
         found.append((file, size, rows[image.id]))
     return Scenery(str(path), [category.name for category in categories], _annotated(found))

@@ -83,6 +83,7 @@ class Detector(Model):
         """What it finds in each image, in the batch's pixels, best first."""
         with torch.no_grad():
             answers = self.answers(images_N3HW)
+            self.require_finite(answers.logits_NAK)
             scores_NAK = self.scores(answers)
 
             def corners(i: int) -> Callable[[Tensor], Tensor]:

@@ -202,13 +202,14 @@ def drawn(path: str | Path, sightings: Sequence[Sighting], names: Sequence[str])
     pen = ImageDraw.Draw(image)
     stroke = max(1, round(min(image.size) / 150))
     font = ImageFont.load_default(max(10, round(min(image.size) / 22)))
+    colour_of = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
     for sighting in reversed(sightings):  # the best on top
-        colour = COLOURS[list(names).index(sighting.name) % len(COLOURS)]
-        pen.rectangle(sighting.box, outline=colour, width=stroke)
+        pen.rectangle(sighting.box, outline=colour_of[sighting.name], width=stroke)
+    for sighting in reversed(sightings):  # no box crosses a name
         text = f"{sighting.name} {sighting.score:.0%}"
-        left, top = max(0.0, sighting.box[0]), sighting.box[1]
-        tall = pen.textbbox((0, 0), text, font=font)[3] + 2
+        wide, tall = pen.textlength(text, font=font) + 4, pen.textbbox((0, 0), text, font=font)[3] + 2
+        left, top = max(0.0, min(sighting.box[0], image.width - wide)), sighting.box[1]
         top = top - tall if top >= tall else top
-        pen.rectangle((left, top, left + pen.textlength(text, font=font) + 4, top + tall), fill=colour)
+        pen.rectangle((left, top, left + wide, top + tall), fill=colour_of[sighting.name])
         pen.text((left + 2, top), text, fill="white", font=font)
     return image

@@ -146,14 +146,16 @@ def _timm_pyramid(plan: Blueprint, weights: str | None) -> TimmPyramid:
     name = plan.backbone.removeprefix("timm/")
     try:
         overlay = {"state_dict": _whole(name, Path(weights))} if weights not in (None, "imagenet") else None
-        with _quiet("timm"):  # it would list the classifier's weights, which a backbone does not need
+        # timm would list the classifier's weights, which a backbone does not need, and the hub each of its attempts.
+        with _quiet("timm"), _quiet("huggingface_hub"):
             body = timm.create_model(
                 name, features_only=True, pretrained=weights is not None, pretrained_cfg_overlay=overlay
             )
     except DmcError:
         raise
     except Exception as error:  # unknown names, no pyramid, no network
-        raise DmcError(f"cannot make a backbone of timm/{name}: {first_line(error)}") from None
+        hint = "; give --weights FILE or random" if weights == "imagenet" else ""
+        raise DmcError(f"cannot make a backbone of timm/{name}: {first_line(error)}{hint}") from None
     strides, channels = body.feature_info.reduction(), body.feature_info.channels()
     if list(strides[-3:]) != [8, 16, 32]:
         raise DmcError(f"timm/{name} has features at strides {strides}, a pyramid needs 8, 16 and 32 as the last")

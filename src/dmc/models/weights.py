@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Mapping
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +50,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 def fetched(url: str, what: str) -> dict[str, Tensor]:
     """One of torchvision's files. Not by `get_model(weights=...)`, which unpickles whatever lies in the cache."""
     try:
-        state: dict[str, Tensor] = torch.hub.load_state_dict_from_url(
-            url, map_location="cpu", weights_only=True, check_hash=True
-        )
+        with redirect_stdout(sys.stderr):  # it announces the download, which is no part of an answer
+            state: dict[str, Tensor] = torch.hub.load_state_dict_from_url(
+                url, map_location="cpu", weights_only=True, check_hash=True
+            )
     except Exception as error:  # no network, a broken download
         raise DmcError(f"cannot get {what}: {first_line(error)}") from None
     return state

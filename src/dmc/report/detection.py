@@ -17,7 +17,8 @@ def as_table(job: DetectionReproduction, rows: Sequence[dict[str, Any]]) -> str:
     """Markdown, VOC07 average precision in %; a published row stands below the measured one."""
     recipe = job.recipe.at(job.profile.name)
     classes = list(dict.fromkeys(name for old, new in recipe.splits.values() for name in (*old, *new)))
-    heads = ["setting", "row", *classes, *MEANS, "COCO AP50"]
+    settings = len({row["setting"] for row in rows}) > 1
+    heads = [*(["setting"] if settings else []), "row", *classes, *MEANS, "COCO AP50"]
     lines = [
         f"# {recipe.title} (profile {job.profile.name})",
         "",
@@ -32,9 +33,10 @@ def as_table(job: DetectionReproduction, rows: Sequence[dict[str, Any]]) -> str:
         cells = [_cell([row["per_class"].get(name) for row in done]) for name in classes]
         cells += [_cell([row.get(mean) for row in done]) for mean in MEANS]
         cells.append(_cell([row["coco_50"] for row in done]))
-        lines.append(f"| {setting} | {label}{'' if done else ' (failed)'} | " + " | ".join(cells) + " |")
+        start = f"| {setting} | " if settings else "| "
+        lines.append(f"{start}{label}{'' if done else ' (failed)'} | " + " | ".join(cells) + " |")
         if same[0]["published"]:
-            lines.append(f"| {setting} | *{label}, published* | " + " | ".join(_published(same[0], classes)) + " | |")
+            lines.append(f"{start}*{label}, published* | " + " | ".join(_published(same[0], classes)) + " | |")
     if job.profile.name != "paper":
         lines += ["", f"Made with the profile `{job.profile.name}`: not the paper's settings, so not its numbers."]
     return "\n".join(lines)
