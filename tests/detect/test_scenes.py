@@ -54,6 +54,14 @@ def test_a_missing_size_is_read_from_the_image(tmp_path: Path) -> None:
     assert (objects.width, objects.height) == (40, 30)
 
 
+def test_a_size_that_is_not_the_images_is_found_out(tmp_path: Path) -> None:
+    turned = "<size><width>30</width><height>40</height></size>"
+    source = open_scenes(voc_with(tmp_path, voc_object("cat", 1, 1, 9, 9), size=turned))
+    feed = open_feed(source, Scenes(64))
+    with pytest.raises(DmcError, match=r"a\.jpg has not the shape that its annotation says, 30x40"):
+        next(feed.in_order(1))
+
+
 def test_boxes_outside_are_cut_and_empty_ones_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     inside, outside = voc_object("cat", -4, 20, 20, 90), voc_object("cat", 60, 1, 70, 9)
     source = open_scenes(voc_with(tmp_path, inside + outside + voc_object("cat", 9, 9, 8, 20)))

@@ -15,6 +15,7 @@ from dmc.data.batch import Batch
 from dmc.data.decode import RESAMPLING, upright_rgb
 from dmc.data.preprocess import Interpolation
 from dmc.data.sources import Objects, Record
+from dmc.errors import DmcError
 
 LONGEST = 1333 / 800  # longer side, as a multiple of the shorter one's size; beyond it the image becomes smaller
 MULTIPLE = 32  # batches are padded to a multiple of the coarsest stride of a backbone
@@ -95,7 +96,12 @@ class Scenes:
                 boxes.append(torch.zeros((0, 4)))
                 labels.append(torch.zeros(0, dtype=torch.long))
                 continue
-            scale = torch.tensor([image.shape[2] / found.width, image.shape[1] / found.height] * 2)
+            across, down = image.shape[2] / found.width, image.shape[1] / found.height
+            if not self.square and not 0.9 < across / down < 1.1:  # rounding alone makes a small difference
+                raise DmcError(
+                    f"{record.name} has not the shape that its annotation says, {found.width}x{found.height}"
+                )
+            scale = torch.tensor([across, down] * 2)
             easy_M = ~found.difficult_M  # nobody trains on the others
             boxes.append(torch.from_numpy(found.boxes_M4[easy_M]) * scale)
             labels.append(torch.from_numpy(found.labels_M[easy_M]))
