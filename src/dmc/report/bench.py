@@ -122,16 +122,18 @@ def draw_lines(series: Sequence[Series], x_label: str, y_label: str, title: str,
     import matplotlib.pyplot as plt
 
     colours = plt.get_cmap("tab20")
-    for i, line in enumerate(series):
+    titles = [method.title for method in METHODS.values()]
+    for drawn, line in enumerate(series):
+        i = titles.index(line.label) if line.label in titles else drawn  # a method looks alike in every figure
         axes.errorbar(
             line.x,
             [100 * y for y in line.y],
             [100 * spread for spread in line.spread] or None,
             linestyle="--" if line.label in UPPER_BOUNDS else "-",
-            marker="o",
+            marker="osD^v"[i % 5],  # lines that lie on each other can still be told apart
             markersize=4,
             capsize=2,
-            color=colours(2 * i % 20 + (i >= 10)),
+            color="black" if line.label == "DMC" else colours(2 * i % 20 + (i >= 10)),
             label=line.label,
             linewidth=2.6 if line.label == "DMC" else 1.4,
         )
@@ -139,7 +141,7 @@ def draw_lines(series: Sequence[Series], x_label: str, y_label: str, title: str,
     if log:
         axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, labels=[f"{x:,}" for x in ticks], fontsize=8, minor=False)
-    axes.set_ylim(0, 100)
+    axes.set_ylim(0, 102)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.set_title(title, fontsize=10)
