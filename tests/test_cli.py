@@ -16,6 +16,7 @@ import torch
 from filelock import FileLock
 from safetensors.torch import load_file
 
+import dmc as library
 from dmc.data.decode import Geometry, decode
 from dmc.data.opening import open_images
 from dmc.errors import DmcError
@@ -309,6 +310,13 @@ def test_a_specialist_begins_with_the_weights_of_a_network_with_other_classes(
     ):
         bad(dmc("train", labeled_folder, "-o", tmp_path / "b", *begin, weights), words)
         assert not (tmp_path / "b").exists()
+
+
+def test_python_takes_one_image_and_wants_a_list_of_teachers(two_models: tuple[Path, Path], aux_folder: Path) -> None:
+    assert len(library.predict(two_models[0], aux_folder / "000.png")) == 1
+    with pytest.raises(DmcError, match="teachers are a list of two or more models"):
+        library.consolidate(str(two_models[0]), aux_folder)
+    assert {"train", "load", "consolidate"} < set(dir(library))
 
 
 def test_a_misspelt_setting_does_not_mean_another_one(aux_folder: Path) -> None:

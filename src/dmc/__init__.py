@@ -39,6 +39,10 @@ _HOME = {
 }
 
 
+def __dir__() -> list[str]:
+    return [*__all__, "__version__", "models"]
+
+
 def __getattr__(name: str) -> Any:
     """Import on first use: torch takes seconds to load, and `dmc --help` should not wait for it."""
     from importlib import import_module, metadata

@@ -47,6 +47,8 @@ def train(
 
 def plan(teachers: Sequence[Given], aux: Images, **settings: Any) -> Plan[Any]:
     """A consolidation, verified as far as that goes without training."""
+    if isinstance(teachers, Given):
+        raise DmcError("teachers are a list of two or more models")
     loaded = [load(teacher) for teacher in teachers]
     detectors = [model for model in loaded if not isinstance(model, Specialist)]
     specialists = [model for model in loaded if isinstance(model, Specialist)]
@@ -96,9 +98,10 @@ def evaluate(model: Given | Teachers | DetectorTeachers, data: str | Path | Sour
     return of_detectors.evaluate(found, data, **settings)
 
 
-def predict(model: Given, images: Sequence[str | Path], **settings: Any) -> Any:
+def predict(model: Given, images: str | Path | Sequence[str | Path], **settings: Any) -> Any:
     """The most probable classes of each image file (`top`), or what a detector finds in it (`least` score)."""
     found = load(model)
+    images = [images] if isinstance(images, str | Path) else images
     if isinstance(found, Specialist):
         return evaluation.predict(found, images, **settings)
     from dmc.detect import evaluation as of_detectors
