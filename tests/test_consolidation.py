@@ -160,7 +160,7 @@ def test_broken_teachers_stop_the_run_and_leave_nothing(tmp_path: Path, aux_fold
     broken = tiny("cd", 2)
     torch.nn.init.constant_(broken.module.fc.bias, float("inf"))  # type: ignore[union-attr, arg-type]
     broken.name = "broken-one"
-    with pytest.raises(DmcError, match="teacher broken-one gives logits that are not finite"):
+    with pytest.raises(DmcError, match="broken-one gives logits that are not finite"):
         dmc.consolidate([tiny("ab"), broken], aux_folder, tmp_path / "out", schedule=QUICK)
     assert not (tmp_path / "out").exists()
 
@@ -179,7 +179,7 @@ class Breaking(nn.Module):
 
 def test_a_teacher_that_breaks_in_mid_run_keeps_the_last_checkpoint(tmp_path: Path, aux_folder: Path) -> None:
     breaking = dmc.Specialist(Breaking(), "cde", SMALL, name="breaking")
-    with pytest.raises(DmcError, match="teacher breaking gives logits that are not finite"):
+    with pytest.raises(DmcError, match="breaking gives logits that are not finite"):
         dmc.consolidate([tiny("ab"), breaking], aux_folder, tmp_path / "out", schedule=QUICK, checkpoint_every=0)
     state = torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)
     assert state["position"]["step"] == 2
