@@ -145,6 +145,28 @@ def test_an_ssd_sees_what_torchvisions_does(arch: str) -> None:
     assert (found.size, found.mean, found.std) == (own.fixed_size[0], tuple(own.image_mean), tuple(own.image_std))
 
 
+def test_an_ssd_begins_with_the_weights_that_fit_its_normalisation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchvision.models import vgg16
+
+    state = {f"features.{key}": value for key, value in vgg16().features.state_dict().items()}
+    asked: list[str] = []
+
+    def fetched(url: str, what: str) -> dict[str, Tensor]:
+        asked.append(url)
+        return state
+
+    monkeypatch.setattr("dmc.models.blueprint.fetched", fetched)
+    detector = Detector.untrained("ssd300_vgg16", "ab", weights="imagenet")
+    assert "vgg16_features" in asked[0]  # made for a standard deviation of 1/255, as the preprocessing is
+    assert torch.equal(detector.module.get_parameter("backbone.features.0.weight"), state["features.0.weight"])
+    detector.save(tmp_path / "d")
+    assert dmc.load(tmp_path / "d").fingerprint == detector.fingerprint
+    with pytest.raises(DmcError, match="no ImageNet weights for the reduced tail of ssdlite320_mobilenet_v3_large"):
+        Detector.untrained("ssdlite320_mobilenet_v3_large", "ab", weights="imagenet")
+
+
 def test_an_ssd_without_a_class_takes_it_for_background() -> None:
     """Of e^2, e^10 and e^-5 against e^0, what is left for a is e^2 in all of them: not in e^2 + e^0."""
     network = create_detector("ssdlite320_mobilenet_v3_large", 3)

@@ -18,15 +18,15 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torchvision.models import detection, get_model_weights, resnet
+from torchvision.models import VGG16_Weights, detection, get_model_weights, resnet, vgg16
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
 from torchvision.models.detection.fcos import FCOSHead
 from torchvision.models.detection.retinanet import RetinaNetHead
+from torchvision.models.detection.ssd import SSDFeatureExtractorVGG
 from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelP6P7
 
 from dmc.errors import DmcError, first_line
@@ -210,20 +210,31 @@ def _resnet_pyramid(plan: Blueprint, weights: str | None) -> BackboneWithFPN:
 
 
 def _fill_resnet(body: nn.Module, name: str, weights: str) -> None:
-    url = get_model_weights(name).DEFAULT.url
+    url = get_model_weights(name).IMAGENET1K_V1.url  # those of the paper's time, and of torchvision's own detectors
     state = fetched(url, f"ImageNet weights of {name}") if weights == "imagenet" else read_weights(Path(weights))
     begin_from(body, state, Path(weights), name, class_count=1000)
 
 
 def _ssd(plan: Blueprint, num_classes: int, weights: str | None) -> nn.Module:
     """torchvision builds it whole; only the class is ours."""
-    make = partial(getattr(detection, plan.backbone), weights=None, num_classes=num_classes + 1)
-    try:
-        network = make(weights_backbone="DEFAULT" if weights == "imagenet" else None)
-    except Exception as error:
-        raise DmcError(f"cannot get ImageNet weights of {plan.backbone}: {first_line(error)}") from None
-    if weights not in (None, "imagenet"):
-        raise DmcError(f"{plan.backbone} takes weights imagenet or random, not a file")
+    make = getattr(detection, plan.backbone)
+    network = make(weights=None, weights_backbone=None, num_classes=num_classes + 1)
+    if weights is not None:
+        network.backbone = _filled_vgg(plan.backbone, weights)
     network.requires_grad_(True)  # torchvision freezes VGG's first layers, which a saved detector would not tell
     size = SSD_IMAGES[plan.backbone][0]
     return SsdDetector(network.backbone, network.anchor_generator, (size, size), num_classes + 1, head=network.head)
+
+
+def _filled_vgg(arch: str, weights: str) -> nn.Module:
+    """VGG-16's features with the weights that SSD's normalisation belongs to, or a file's."""
+    if arch != "ssd300_vgg16":
+        raise DmcError(f"there are no ImageNet weights for the reduced tail of {arch}'s network; use --weights random")
+    what = f"ImageNet weights of {arch}"
+    url = VGG16_Weights.IMAGENET1K_FEATURES.url
+    state = fetched(url, what) if weights == "imagenet" else read_weights(Path(weights))
+    features = vgg16(init_weights=False).features
+    own = {key.removeprefix("features."): value for key, value in state.items() if key.startswith("features.")}
+    begin_from(features, own, Path(weights), arch, class_count=0)
+    extractor: nn.Module = SSDFeatureExtractorVGG(features, highres=False)
+    return extractor
