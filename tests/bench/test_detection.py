@@ -7,6 +7,7 @@ import tarfile
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,6 +86,28 @@ def test_a_detection_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path:
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps  # finished rows are not made again
     assert "profile smoke" in said.out
     assert "not its numbers" in (out / f"{name}-smoke.md").read_text()
+    require_made_as_planned(name, {p.parent.name: json.loads(p.read_text()) for p in out.rglob("models/*/run.json")})
+
+
+def require_made_as_planned(name: str, runs: dict[str, Any]) -> None:
+    """What each row's model was really made of."""
+    if name == "voc-10+10":
+        tasks = {row: runs[f"kind-{row}"]["task"]["name"] for row in ("shmelkov", "finetuning")}
+        assert tasks == {"shmelkov": "AdaptedShmelkov", "finetuning": "Detection"}
+        centrings = {row: run["centring"] for row, run in runs.items() if "dmc" in row}
+        assert centrings == {"kind-dmc": "none", "kind-dmc-centring-per-teacher": "per-teacher"}
+        assert [len(teacher["classes"]) for teacher in runs["kind-dmc"]["teachers"]] == [5, 5]
+    if name == "voc-19+1-each":
+        assert [len(teacher["classes"]) for teacher in runs["kind-dmc"]["teachers"]] == [2, 1]
+    if name == "voc-aux-amount":
+        seen = sorted((run["aux"]["images"], run["schedule"]["epochs"]) for run in runs.values())
+        assert seen == [(4, 4), (8, 2), (16, 1)]
+    if name == "voc-base-networks":
+        (run,) = (run for row, run in runs.items() if "dmc" in row)
+        assert [teacher["arch"].split(",")[0] for teacher in run["teachers"]] == [
+            "retinanet:timm/test_resnet",
+            "retinanet:timm/test_efficientnet",
+        ]
 
 
 def test_rows_of_other_settings_are_not_taken_over(data_root: Path, tmp_path: Path) -> None:
