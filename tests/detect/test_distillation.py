@@ -66,6 +66,16 @@ def test_the_most_probable_anchors_are_selected_with_their_owners_boxes() -> Non
     assert centred.select(IMAGES, 1).logits_NST[0].tolist() == [[2.5, -2.5, 1, -1]]  # Eq. 4 at anchor 1
 
 
+def test_a_third_teacher_is_one_like_the_others() -> None:
+    """Its class d is the most probable one at anchors 2 (logit 4) and 0 (2.5); the old model's stays so at anchor 1."""
+    third = fixed("d", [[2.5], [-9.0], [4.0]], 200)
+    teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100), third], "none")
+    places_NS, logits_NST, boxes_NSB = teachers.select(IMAGES, 3)
+    assert places_NS[0].tolist() == [2, 1, 0]
+    assert logits_NST[0].tolist() == [[-6, -7, -5.5, 4], [3, -2, -4, -9], [-5, 1, 2, 2.5]]
+    assert boxes_NSB[0].tolist() == [[202] * 4, [1] * 4, [200] * 4]
+
+
 def test_overlapping_classes_are_averaged() -> None:
     teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("b", NEW, 100)], "none")
     assert teachers.classes.names == ("a", "b")

@@ -154,6 +154,10 @@ def test_coco(tmp_path: Path) -> None:
         ({"annotations": None}, "annotations: Input should be a valid"),
         ({"images": [{"file_name": "a.png"}]}, "images.0.id: Field required"),
         ({"images": {}}, "images: Input should be a valid"),
+        (
+            {"categories": [{"id": 2, "name": "cat"}, {"id": 2, "name": "dog"}]},
+            "two entries or more have the same category id",
+        ),
     ],
 )
 def test_bad_coco(tmp_path: Path, changes: dict[str, object], words: str) -> None:

@@ -191,6 +191,9 @@ def read_coco(path: Path) -> CocoFile:
         place = ".".join(map(str, first["loc"]))
         raise DmcError(f"{path} is no COCO annotation file: {place + ': ' if place else ''}{first['msg']}") from None
     images, categories = {image.id for image in content.images}, {category.id for category in content.categories}
+    for what, all_of, distinct in (("image", content.images, images), ("category", content.categories, categories)):
+        if len(all_of) > len(distinct):
+            raise DmcError(f"{path}: two entries or more have the same {what} id")
     for item in content.annotations:
         if item.category_id not in categories:
             raise DmcError(f"{path}: annotation {item.id} has the unknown category {item.category_id}")

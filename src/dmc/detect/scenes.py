@@ -96,12 +96,11 @@ class Scenes:
                 boxes.append(torch.zeros((0, 4)))
                 labels.append(torch.zeros(0, dtype=torch.long))
                 continue
-            across, down = image.shape[2] / found.width, image.shape[1] / found.height
-            if not self.square and not 0.9 < across / down < 1.1:  # rounding alone makes a small difference
-                raise DmcError(
-                    f"{record.name} has not the shape that its annotation says, {found.width}x{found.height}"
-                )
-            scale = torch.tensor([across, down] * 2)
+            wide, tall = self.shape(found.width, found.height)
+            if max(abs(image.shape[2] - wide), abs(image.shape[1] - tall)) > 2:  # more than rounding
+                said = f"{found.width}x{found.height}"
+                raise DmcError(f"{record.name} has not the shape that its annotation says, {said}")
+            scale = torch.tensor([image.shape[2] / found.width, image.shape[1] / found.height] * 2)
             easy_M = ~found.difficult_M  # nobody trains on the others
             boxes.append(torch.from_numpy(found.boxes_M4[easy_M]) * scale)
             labels.append(torch.from_numpy(found.labels_M[easy_M]))
