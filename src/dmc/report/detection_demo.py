@@ -30,7 +30,7 @@ def contact_sheet(models: Mapping[str, Detector], scenes: Scenery, path: Path) -
             plot.autoscale(False)  # a box may reach out of the scene
             plot.set_xticks([])
             plot.set_yticks([])
-            for found in sightings(model, record, LEAST):
+            for found in reversed(sightings(model, record, LEAST)):  # the best on top
                 colour = COLOURS[names.index(found.name) % len(COLOURS)]
                 left, top, right, bottom = found.box
                 corners = ([left, right, right, left, left], [top, top, bottom, bottom, top])
