@@ -40,6 +40,7 @@ FAMILIES = (
     TINY,
     "fcos:timm/test_resnet,width=64,depth=1",
     "ssdlite320_mobilenet_v3_large",
+    "retinanet:timm/test_mambaout,width=16,depth=1",  # N x H x W x C
 )
 
 

@@ -129,15 +129,22 @@ def _with_pyramid(plan: Blueprint, num_classes: int, weights: str | None) -> Ret
 class TimmPyramid(nn.Module):
     """Any timm network that gives features at strides 8, 16 and 32, with a pyramid on top."""
 
-    def __init__(self, body: nn.Module, channels: list[int], width: int) -> None:
+    def __init__(self, body: nn.Module, levels: dict[int, int], width: int) -> None:
+        """`levels`: which of its features to take, and how many channels they have."""
         super().__init__()
-        self.body, self.out_channels = body, width
-        self.fpn = FeaturePyramidNetwork(channels, width, extra_blocks=LastLevelP6P7(width, width))
+        self.body, self.levels, self.out_channels = body, levels, width
+        self.fpn = FeaturePyramidNetwork(list(levels.values()), width, extra_blocks=LastLevelP6P7(width, width))
 
     def forward(self, images_N3HW: Tensor) -> dict[str, Tensor]:
-        levels = self.body(images_N3HW)[-3:]
+        features = self.body(images_N3HW)
+        levels = [_channels_first(features[i], channels) for i, channels in self.levels.items()]
         pyramid: dict[str, Tensor] = self.fpn(OrderedDict((str(i), level) for i, level in enumerate(levels)))
         return pyramid
+
+
+def _channels_first(level: Tensor, channels: int) -> Tensor:
+    """Some of timm's networks answer N x H x W x C."""
+    return level if level.shape[1] == channels else level.permute(0, 3, 1, 2)
 
 
 def _timm_pyramid(plan: Blueprint, weights: str | None) -> TimmPyramid:
@@ -151,17 +158,18 @@ def _timm_pyramid(plan: Blueprint, weights: str | None) -> TimmPyramid:
             body = timm.create_model(
                 name, features_only=True, pretrained=weights is not None, pretrained_cfg_overlay=overlay
             )
+        strides, channels = list(body.feature_info.reduction()), body.feature_info.channels()
+        if not {8, 16, 32} <= set(strides):
+            raise DmcError(f"timm/{name} has features at strides {strides}, a pyramid needs 8, 16 and 32")
+        levels = {strides.index(stride): channels[strides.index(stride)] for stride in (8, 16, 32)}
+        if plan.norm == "frozen":
+            _freeze_beginning(body, min(levels) - 1)
     except DmcError:
         raise
     except Exception as error:  # unknown names, no pyramid, no network
         hint = "; give --weights FILE or random" if weights == "imagenet" else ""
         raise DmcError(f"cannot make a backbone of timm/{name}: {first_line(error)}{hint}") from None
-    strides, channels = body.feature_info.reduction(), body.feature_info.channels()
-    if list(strides[-3:]) != [8, 16, 32]:
-        raise DmcError(f"timm/{name} has features at strides {strides}, a pyramid needs 8, 16 and 32 as the last")
-    if plan.norm == "frozen":
-        _freeze_beginning(body)
-    return TimmPyramid(body, list(channels[-3:]), plan.width)
+    return TimmPyramid(body, levels, plan.width)
 
 
 @contextmanager
@@ -185,12 +193,11 @@ def _whole(name: str, weights: Path) -> dict[str, Tensor]:
     return state
 
 
-def _freeze_beginning(body: nn.Module) -> None:
-    """Keep the general first layers as they were pretrained: all that the features at stride 4 are made of."""
+def _freeze_beginning(body: nn.Module, last: int) -> None:
+    """Keep the general first layers as they were pretrained: all that the features before stride 8 are made of."""
     body.eval()
-    levels = body(torch.zeros(1, 3, 64, 64))
-    if len(levels) > 3:
-        levels[-4].sum().backward()
+    if last >= 0:
+        body(torch.zeros(1, 3, 64, 64))[last].sum().backward()
     for parameter in body.parameters():
         parameter.requires_grad_(parameter.grad is None)
         parameter.grad = None
