@@ -168,6 +168,30 @@ def test_an_ssd_begins_with_the_weights_that_fit_its_normalisation(
         Detector.untrained("ssdlite320_mobilenet_v3_large", "ab", weights="imagenet")
 
 
+@pytest.mark.parametrize("arch", [TINY, "fcos:timm/test_resnet,width=64,depth=1"])
+def test_the_best_finds_are_those_of_torchvisions_own_postprocessing(arch: str) -> None:
+    detector = untrained("ab", arch)
+    network: Any = detector.module.eval()
+    with torch.no_grad():
+        for parameter in network.head.parameters():  # scores that differ: a fresh head gives 0.01 everywhere
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    images = torch.randint(0, 256, (1, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+    ours = detector.detections(images, [(96, 96)])[0]
+    network.score_thresh, network.nms_thresh = 0.05, 0.5
+    network.topk_candidates, network.detections_per_img = 1000, 300
+    with torch.no_grad():
+        answers = detector.answers(images)
+        head = network.head(list(network.backbone(detector.preprocessing.normalised(images)).values()))
+        split = {key: list(value.split(answers.levels, dim=1)) for key, value in head.items()}
+        anchors = [list(torch.split(answers.anchors_A4, answers.levels))]
+        theirs = network.postprocess_detections(split, anchors, [(96, 96)])[0]
+    best = 10
+    assert len(ours.scores_M) >= best
+    np.testing.assert_allclose(ours.scores_M[:best], theirs["scores"][:best].numpy(), rtol=1e-4)
+    np.testing.assert_allclose(ours.boxes_M4[:best], theirs["boxes"][:best].numpy(), rtol=1e-3, atol=1e-2)
+    assert ours.labels_M[:best].tolist() == theirs["labels"][:best].tolist()
+
+
 def test_an_ssd_without_a_class_takes_it_for_background() -> None:
     """Of e^2, e^10 and e^-5 against e^0, what is left for a is e^2 in all of them: not in e^2 + e^0."""
     network = create_detector("ssdlite320_mobilenet_v3_large", 3)
