@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor, nn
 
@@ -23,14 +22,13 @@ from dmc.data.opening import open_images
 from dmc.data.sources import Objects
 from dmc.detect.annotations import open_scenes
 from dmc.detect.consolidation import found_again
-from dmc.detect.detector import IMAGENET, Detector, detector_preprocessing, suppressed
+from dmc.detect.detector import IMAGENET, Detector, suppressed
 from dmc.detect.evaluation import coco_precision, evaluate
 from dmc.detect.precision import Found
 from dmc.detect.scenes import Scenes
 from dmc.detect.teachers import DetectorTeachers
 from dmc.errors import DmcError
 from dmc.models.blueprint import create_detector
-from dmc.models.one_stage import Answers, OneStage
 from tests.conftest import Answer, tiny
 from tests.detect.conftest import TINY
 
@@ -107,17 +105,6 @@ def test_every_family_consolidates(arch: str, unlabeled: Path) -> None:
     assert merged.names == ("a", "b", "c")
 
 
-def test_ssd_scores_are_a_softmax_against_the_background() -> None:
-    network = create_detector("ssdlite320_mobilenet_v3_large", 2).eval()
-    assert isinstance(network, OneStage)
-    images = torch.randn(1, 3, 320, 320)
-    with torch.no_grad():
-        features = list(network.backbone(images).values())  # type: ignore[operator]
-        own = F.softmax(network.head(features)["cls_logits"], dim=-1)  # type: ignore[operator]
-        answers = network.forward(images)
-        torch.testing.assert_close(network.scores(answers.logits_NAK, answers.boxes_NAB), own[..., 1:])
-
-
 def test_anchors_are_the_papers() -> None:
     """9 at each place of P3 to P7: three scales of 4 times the stride, three shapes."""
     answers = untrained("a", "retinanet_resnet18_fpn,width=16").answers(
@@ -135,37 +122,6 @@ def test_anchors_stay_where_they_are_when_a_batch_is_padded() -> None:
         coarse_A4 = answers.anchors_A4[sum(answers.levels[:3]) : sum(answers.levels[:4])]
         centres = sorted(set(((coarse_A4[:, 0] + coarse_A4[:, 2]) / 2).tolist()))
         assert centres == [64.0 * i for i in range(-(-width // 64))]
-
-
-@pytest.mark.parametrize("arch", ["ssd300_vgg16", "ssdlite320_mobilenet_v3_large"])
-def test_an_ssd_sees_what_torchvisions_does(arch: str) -> None:
-    from torchvision.models import detection
-
-    own = getattr(detection, arch)(weights=None, weights_backbone=None).transform
-    found = detector_preprocessing(arch)
-    assert (found.size, found.mean, found.std) == (own.fixed_size[0], tuple(own.image_mean), tuple(own.image_std))
-
-
-def test_an_ssd_begins_with_the_weights_that_fit_its_normalisation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from torchvision.models import vgg16
-
-    state = {f"features.{key}": value for key, value in vgg16().features.state_dict().items()}
-    asked: list[str] = []
-
-    def fetched(url: str, what: str) -> dict[str, Tensor]:
-        asked.append(url)
-        return state
-
-    monkeypatch.setattr("dmc.models.blueprint.fetched", fetched)
-    detector = Detector.untrained("ssd300_vgg16", "ab", weights="imagenet")
-    assert "vgg16_features" in asked[0]  # made for a standard deviation of 1/255, as the preprocessing is
-    assert torch.equal(detector.module.get_parameter("backbone.features.0.weight"), state["features.0.weight"])
-    detector.save(tmp_path / "d")
-    assert dmc.load(tmp_path / "d").fingerprint == detector.fingerprint
-    with pytest.raises(DmcError, match="no ImageNet weights for the reduced tail of ssdlite320_mobilenet_v3_large"):
-        Detector.untrained("ssdlite320_mobilenet_v3_large", "ab", weights="imagenet")
 
 
 @pytest.mark.parametrize("arch", [TINY, "fcos:timm/test_resnet,width=64,depth=1"])
@@ -190,15 +146,6 @@ def test_the_best_finds_are_those_of_torchvisions_own_postprocessing(arch: str) 
     np.testing.assert_allclose(ours.scores_M[:best], theirs["scores"][:best].numpy(), rtol=1e-4)
     np.testing.assert_allclose(ours.boxes_M4[:best], theirs["boxes"][:best].numpy(), rtol=1e-3, atol=1e-2)
     assert ours.labels_M[:best].tolist() == theirs["labels"][:best].tolist()
-
-
-def test_an_ssd_without_a_class_takes_it_for_background() -> None:
-    """Of e^2, e^10 and e^-5 against e^0, what is left for a is e^2 in all of them: not in e^2 + e^0."""
-    network = create_detector("ssdlite320_mobilenet_v3_large", 3)
-    assert isinstance(network, OneStage)
-    whole = Answers(torch.tensor([[[2.0, 10.0, -5.0]]]), torch.zeros(1, 1, 4), torch.zeros(1, 4), [1])
-    score = network.scores(network.kept(whole, [0]).logits_NAK, whole.boxes_NAB).item()
-    assert score == pytest.approx(math.exp(2) / (math.exp(2) + math.exp(10) + math.exp(-5) + 1), rel=1e-5)
 
 
 def test_layers_that_stay_as_they_are_do_so_after_loading(tmp_path: Path) -> None:
