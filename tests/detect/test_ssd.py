@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torchvision.ops import remove_small_boxes
 
 import dmc
 from dmc.detect.detector import Detector, detector_preprocessing
@@ -26,6 +29,28 @@ def test_ssd_scores_are_a_softmax_against_the_background() -> None:
         own = F.softmax(network.head(features)["cls_logits"], dim=-1)  # type: ignore[operator]
         answers = network.forward(images)
         torch.testing.assert_close(network.scores(answers.logits_NAK, answers.boxes_NAB), own[..., 1:])
+
+
+def test_the_best_finds_are_those_of_torchvisions_own_postprocessing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On made-up answers: those of random weights have ties, whose order nobody promises."""
+    detector = Detector.untrained("ssdlite320_mobilenet_v3_large", "ab", weights=None)
+    network: Any = detector.module.eval()
+    images = torch.zeros((1, 3, 320, 320), dtype=torch.uint8)
+    with torch.no_grad():
+        fresh = detector.answers(images)
+    draw = torch.Generator().manual_seed(0)
+    raw_1AJ = 3 * torch.randn((1, len(fresh.anchors_A4), 3), generator=draw)  # with the background in front
+    boxes_1A4 = torch.randn((1, len(fresh.anchors_A4), 4), generator=draw)
+    answers = fresh._replace(logits_NAK=raw_1AJ[..., 1:] - raw_1AJ[..., :1], boxes_NAB=boxes_1A4)
+    monkeypatch.setattr(detector, "answers", lambda _: answers)
+    ours = detector.detections(images, [(320, 320)])[0]
+    network.score_thresh, network.nms_thresh = 0.05, 0.5
+    head = {"cls_logits": raw_1AJ, "bbox_regression": boxes_1A4}
+    theirs = network.postprocess_detections(head, [fresh.anchors_A4], [(320, 320)])[0]
+    best = remove_small_boxes(theirs["boxes"], 1e-3)[:20]  # it also gives boxes that clipping left nothing of
+    np.testing.assert_allclose(ours.scores_M[:20], theirs["scores"][best].numpy(), rtol=1e-4)
+    np.testing.assert_allclose(ours.boxes_M4[:20], theirs["boxes"][best].numpy(), rtol=1e-4, atol=1e-2)
+    assert (ours.labels_M[:20] + 1).tolist() == theirs["labels"][best].tolist()
 
 
 @pytest.mark.parametrize("arch", ["ssd300_vgg16", "ssdlite320_mobilenet_v3_large"])

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torchvision.ops import batched_nms, clip_boxes_to_image
+from torchvision.ops import batched_nms, clip_boxes_to_image, remove_small_boxes
 
 from dmc.classes import Classes
 from dmc.data.preprocess import Preprocessing
@@ -131,6 +131,7 @@ def suppressed(scores_AK: Tensor, corners: Callable[[Tensor], Tensor], size: tup
     likely = (flat > LEAST_SCORE).nonzero().flatten()
     best = likely[flat[likely].topk(min(CANDIDATES, len(likely))).indices]
     places, labels_M = best // scores_AK.shape[1], best % scores_AK.shape[1]
-    boxes_M4 = clip_boxes_to_image(corners(places), size)
-    kept = batched_nms(boxes_M4, flat[best], labels_M, NMS)[:MOST_FOUND]
-    return Found(boxes_M4[kept].cpu().numpy(), flat[best][kept].cpu().numpy(), labels_M[kept].cpu().numpy())
+    boxes_M4, scores_M = clip_boxes_to_image(corners(places), size), flat[best]
+    inside = remove_small_boxes(boxes_M4, 1e-3)  # of one in the padding nothing is left
+    kept = inside[batched_nms(boxes_M4[inside], scores_M[inside], labels_M[inside], NMS)][:MOST_FOUND]
+    return Found(boxes_M4[kept].cpu().numpy(), scores_M[kept].cpu().numpy(), labels_M[kept].cpu().numpy())

@@ -89,8 +89,8 @@ class Blueprint:
             (not 1 <= self.depth <= 4, "depth is 1 to 4"),
             (not 1 / 8 <= self.scale <= 64, "scale is 0.125 to 64"),
             (
-                self.family == "fcos" and bool(self.width % 64),
-                "FCOS normalises its heads in 32 groups, so width must be a multiple of 64",
+                self.family == "fcos" and (self.width < 64 or self.width % 32 != 0),  # a group of one would be all 0
+                "FCOS normalises its heads in 32 groups, so width must be a multiple of 32, at least 64",
             ),
         )
         for wrong, words in problems:
