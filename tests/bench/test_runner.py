@@ -204,7 +204,7 @@ def test_a_cell_that_diverges_does_not_stop_the_others(
         (("digits", "--profile", "lit"), "unknown profile 'lit'; did you mean 'lite'?"),
         (("nowhere",), "unknown stream 'nowhere'"),
         (("digits", "--group-size", "10"), "all 10 classes are in the first group"),
-        (("digits", "--group-size", "3"), "the last group has one class, and dmc, dmc+, inference-twice would train"),
+        (("digits", "--group-size", "3"), "the last group has one class, and fixed-representation, lwf, ewc, ewc++"),
         (("digits", "--set", "arch=resnett", "--group-size", "2"), "unknown architecture 'resnett'"),
         (("digits", "--set", "loss=[1"), "--set loss=[1: '[1' is no value"),
         (("digits", "--set", "loss=foo"), "setting loss: Input should be 'l2', 'l1' or 'kd'\n"),

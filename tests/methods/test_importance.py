@@ -148,17 +148,19 @@ def test_mas_is_the_mean_absolute_gradient_of_the_squared_length(tmp_path: Path)
 
 
 def test_ewc_is_the_fisher_of_the_models_own_answers(tmp_path: Path) -> None:
-    model = linear("abc", 0)
-    image = np.full((4000, 1, 1, 3), 200, np.uint8)
-    found = EWC().importance(Learned([model]), lesson(ArrayImages(image), tmp_path))["1.weight"]
+    """Among the classes of the lesson, b to d; the old class a has no part in it."""
+    model = linear("abcd", 0)
+    data = ArrayImages(np.full((4000, 1, 1, 3), 200, np.uint8), np.zeros(4000, np.int64), "bcd")
+    found = EWC().importance(Learned([model]), lesson(data, tmp_path))["1.weight"]
     x = torch.full((3,), 200 / 255)
-    p = (model.module.get_parameter("1.weight").detach() @ x).softmax(0)
+    p = (model.module.get_parameter("1.weight").detach() @ x)[1:].softmax(0)
     expected = torch.outer(p * (1 - p), x.square())  # E[(1{y=k} - p_k)^2] = p_k (1 - p_k)
-    torch.testing.assert_close(found, expected, rtol=0.06, atol=0)
+    torch.testing.assert_close(found[1:], expected, rtol=0.06, atol=0)
+    assert found[0].tolist() == [0, 0, 0]
 
 
 def test_the_penalty_is_strength_times_importance_times_squared_distance() -> None:
-    """The gradient added by hand against autograd on the written-out loss."""
+    """The gradient added by hand against autograd on the written-out loss, in which c and d compete alone."""
     old, wide = tiny("ab", 1), tiny("abcd", 2)
     anchor = {name: p.detach().clone() for name, p in old.module.named_parameters()}
     importance = {name: torch.rand_like(p) for name, p in anchor.items()}
@@ -173,7 +175,7 @@ def test_the_penalty_is_strength_times_importance_times_squared_distance() -> No
     for name, parameter in wide.module.named_parameters():
         rows = parameter[: len(anchor[name])]
         penalty = penalty + (importance[name] * (rows - anchor[name]).square()).sum()
-    loss = F.cross_entropy(wide.logits(images), torch.tensor([2, 3, 2, 3, 2, 3])) + 0.7 * penalty
+    loss = F.cross_entropy(wide.logits(images)[:, 2:], torch.tensor([0, 1, 0, 1, 0, 1])) + 0.7 * penalty
     loss.backward()  # type: ignore[no-untyped-call]
     for name, parameter in wide.module.named_parameters():
         torch.testing.assert_close(found[name], parameter.grad)
@@ -201,8 +203,8 @@ def test_a_penalty_too_stiff_for_sgd_is_limited() -> None:
 def test_rewc_rotates_without_changing_the_function() -> None:
     """The three layers of the paper - rotate in, the rotated weights, rotate out - against the layer itself."""
     model = tiny("abc", 3)
-    data = ArrayImages(np.random.default_rng(0).integers(0, 256, (64, 16, 16, 3), dtype=np.uint8))
-    found = rotations_of(model, data)
+    images = np.random.default_rng(0).integers(0, 256, (64, 16, 16, 3), dtype=np.uint8)
+    found = rotations_of(model, ArrayImages(images, np.zeros(64, np.int64), "abc"))
     modules = dict(model.module.named_modules())
     assert {f"{n}.weight" for n, m in modules.items() if isinstance(m, nn.Conv2d | nn.Linear)} == set(found)
     for name, (u1, u2, _) in found.items():
@@ -223,8 +225,9 @@ def test_rewc_rotates_without_changing_the_function() -> None:
 def test_rewc_makes_the_fisher_of_a_linear_layer_diagonal(tmp_path: Path) -> None:
     """Of one image, E[g g'] (x) E[x x'] is the whole Fisher: rotated, nothing of it lies off the diagonal."""
     model = linear("abc", 0)
-    image = np.broadcast_to(np.array([200, 90, 30], np.uint8), (3000, 1, 1, 3))
-    learned = REWC().concluded(Learned([model]), lesson(ArrayImages(image.copy()), tmp_path))
+    images = np.broadcast_to(np.array([200, 90, 30], np.uint8), (3000, 1, 1, 3)).copy()
+    data = ArrayImages(images, np.zeros(3000, np.int64), "abc")
+    learned = REWC().concluded(Learned([model]), lesson(data, tmp_path))
     fisher = learned.notes["importance.0.1.weight"]
     x = torch.tensor([200.0, 90.0, 30.0]) / 255
     p = (model.module.get_parameter("1.weight").detach() @ x).softmax(0)

@@ -235,7 +235,11 @@ class Bench:
 def every_tracker(module: nn.Module) -> list[Tracker]:
     """What any method wants to have watched while the first group is learned."""
     regularisers = [method for method in METHODS.values() if isinstance(method, ImportanceMethod)]
-    found = {tracker.prefix: tracker for method in regularisers for tracker in method.trackers(module, {})}
+    found: dict[str, Tracker] = {}
+    for tracker in (tracker for method in regularisers for tracker in method.trackers(module, {})):
+        if type(found.setdefault(tracker.prefix, tracker)) is not type(tracker):
+            names = f"{type(found[tracker.prefix]).__name__} and {type(tracker).__name__}"
+            raise DmcError(f"{names} both have the prefix {tracker.prefix!r}: give the new one its own")
     return list(found.values())
 
 

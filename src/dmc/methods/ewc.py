@@ -1,25 +1,36 @@
 """EWC: the Fisher diagonal at the end of each lesson says how far a weight may move.
 
 Kirkpatrick et al., "Overcoming catastrophic forgetting in neural networks" (PNAS 2017), Eq. 3. The Fisher is the
-mean over images of squared gradients of log p(y|x) with y drawn from the model's own answer; it adds up over lessons
-around the newest weights. The penalty here has no factor 1/2, so the strength is half of Eq. 3's lambda.
+mean over images of squared gradients of log p(y|x) with y drawn from the model's own answer, among the classes that
+competed in training; it adds up over lessons around the newest weights. The penalty here has no factor 1/2, so the
+strength is half of Eq. 3's lambda.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
+from dmc.data.sources import Source
 from dmc.methods.base import Learned, Lesson
-from dmc.methods.importance import ImportanceMethod, Weights, grown, mean_over_images
+from dmc.methods.importance import ImportanceMethod, Weights, added_up, mean_over_images
 from dmc.seeds import seed_for
+from dmc.specialist import Specialist
 
 
-def log_likelihood_of_a_draw(logits_K: Tensor) -> Tensor:
-    log_p_K = logits_K.log_softmax(dim=0)
-    noise_K = -torch.rand_like(logits_K).log().neg().log()  # the largest of log p + Gumbel noise is a draw from p
-    drawn = (log_p_K.detach() + noise_K).argmax()
-    return log_p_K.gather(0, drawn.unsqueeze(0)).squeeze(0)
+def likelihood_of_a_draw(model: Specialist, data: Source) -> Callable[[Tensor], Tensor]:
+    """From logits over all classes to log p(y|x) of a y that is drawn from p, among the data's classes."""
+    columns = [model.classes.require(name) for name in data.classes]
+
+    def of_image(logits_K: Tensor) -> Tensor:
+        log_p_C = logits_K[columns].log_softmax(dim=0)
+        noise_C = -torch.rand_like(log_p_C).log().neg().log()  # the largest of log p + Gumbel noise is a draw from p
+        drawn = (log_p_C.detach() + noise_C).argmax()
+        return log_p_C.gather(0, drawn.unsqueeze(0)).squeeze(0)
+
+    return of_image
 
 
 class EWC(ImportanceMethod):
@@ -27,12 +38,9 @@ class EWC(ImportanceMethod):
     strength = 50.0
 
     def importance(self, learned: Learned, lesson: Lesson) -> Weights:
+        model, data = learned.specialists[0], lesson.data
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(lesson.seed, "fisher"))
-            found = mean_over_images(
-                learned.specialists[0], lesson.data, log_likelihood_of_a_draw, lambda _, gradient_N: gradient_N.square()
-            )
-        for name, value in found.items():
-            if (before := learned.notes.get(f"importance.{name}")) is not None:
-                found[name] = value + grown(before, value)
-        return found
+            drawn = likelihood_of_a_draw(model, data)
+            fisher = mean_over_images(model, data, drawn, lambda _, gradient_N: gradient_N.square())
+        return added_up(fisher, learned.notes)

@@ -43,6 +43,7 @@ class NewRowsOnly(Supervised):
 
 class FixedRepresentation(Method):
     name, title = "fixed-representation", "Fixed Representation"
+    least_classes = 2
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         old, wide = widened(before, lesson)

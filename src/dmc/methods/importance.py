@@ -1,8 +1,9 @@
 """What EWC, EWC++, SI, MAS, RWalk and REWC share: a quadratic penalty on weights that matter to the old classes.
 
-    loss = cross entropy + strength * sum of importance * (weight - old weight)^2
+    loss = cross entropy among the new classes + strength * sum of importance * (weight - old weight)^2
 
-as in the code that the paper's numbers for them come from (no factor 1/2). The penalty's gradient is added by hand,
+as in the code that the paper's numbers for them come from: no factor 1/2, and without images of old classes only the
+outputs of the lesson's own classes compete in training; at test time all do. The penalty's gradient is added by hand,
 so that trackers, which add things up along the way, see the gradients of cross entropy alone. Strength * importance is
 limited to 9/10 of (1 + momentum) / learning rate, beyond which SGD diverges.
 """
@@ -15,9 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from dmc.data.batch import Batch
 from dmc.data.feed import open_feed
 from dmc.data.sources import Source
 from dmc.device import pick_device
+from dmc.errors import DmcError
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.specialist import Specialist
 from dmc.training.schedule import Schedule
@@ -79,6 +82,9 @@ class Regularised(Supervised):
         super().__init__(specialist, data_classes)
         self.trackers, self.anchor, self.penalty = trackers, anchor or {}, penalty
 
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": self.among_data_classes(self.specialist.logits(batch.images_N3HW), batch.labels_N)}
+
     def gradients_ready(self) -> None:
         for tracker in self.trackers:
             tracker.gradients_ready()
@@ -99,6 +105,8 @@ class Regularised(Supervised):
 class ImportanceMethod(Method):
     """A method that says how important each weight is; the rest is the same for all of them."""
 
+    least_classes = 2
+
     def trackers(self, module: nn.Module, notes: Mapping[str, Tensor]) -> list[Tracker]:
         return []
 
@@ -110,6 +118,9 @@ class ImportanceMethod(Method):
         return Penalty(under("importance.", notes), lesson.strength, stiffest(lesson.profile.specialist))
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
+        watched = (tracker.tensors for tracker in self.trackers(first.specialists[0].module, {}))
+        if not first.notes.keys() >= {key for tensors in watched for key in tensors}:
+            raise DmcError(f"the first model here was trained when {self.name} was not there to watch: use another -o")
         notes = {key: note.to(pick_device()) for key, note in first.notes.items()}
         return self.concluded(Learned([s.to(pick_device()) for s in first.specialists], notes), lesson)
 
@@ -132,6 +143,12 @@ class ImportanceMethod(Method):
         for name, value in self.importance(learned, lesson).items():
             learned.notes[f"importance.{name}"] = value
         return learned
+
+
+def added_up(found: Weights, notes: Mapping[str, Tensor]) -> Weights:
+    """On top of the importance of the lessons before."""
+    before = under("importance.", notes)
+    return {name: value + grown(before[name], value) if before else value for name, value in found.items()}
 
 
 def stiffest(schedule: Schedule) -> float:

@@ -44,6 +44,7 @@ class WithoutForgetting(Supervised):
 class LwF(Method):
     name, title = "lwf", "LwF"
     strength = 1.0
+    least_classes = 2
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
         return Learned(first.specialists, {"heads": torch.tensor([len(first.specialists[0].names)])})

@@ -9,7 +9,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from dmc.methods.base import Learned, Lesson
-from dmc.methods.importance import ImportanceMethod, Weights, grown, mean_over_images
+from dmc.methods.importance import ImportanceMethod, Weights, added_up, mean_over_images
 
 
 def squared_length(logits_K: Tensor) -> Tensor:
@@ -24,7 +24,4 @@ class MAS(ImportanceMethod):
         found = mean_over_images(
             learned.specialists[0], lesson.data, squared_length, lambda _, gradient_N: gradient_N.abs()
         )
-        for name, value in found.items():
-            if (before := learned.notes.get(f"importance.{name}")) is not None:
-                found[name] = value + grown(before, value)
-        return found
+        return added_up(found, learned.notes)

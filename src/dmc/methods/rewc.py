@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from dmc.data.feed import open_feed
 from dmc.data.sources import Source
 from dmc.methods.base import Learned, Lesson
-from dmc.methods.ewc import EWC, log_likelihood_of_a_draw
+from dmc.methods.ewc import EWC, likelihood_of_a_draw
 from dmc.methods.importance import Penalty, Weights, mean_over_images, stiffest, under
 from dmc.seeds import seed_for
 from dmc.specialist import Specialist
@@ -81,7 +81,7 @@ class REWC(EWC):
             fisher = mean_over_images(
                 model,
                 lesson.data,
-                log_likelihood_of_a_draw,
+                likelihood_of_a_draw(model, lesson.data),
                 lambda name, g: (turned[name].into(g) if name in turned else g).square(),
             )
         for name, value in fisher.items():
@@ -111,10 +111,10 @@ def rotations_of(specialist: Specialist, data: Source) -> dict[str, Rotation]:
     layers = {f"{n}.weight": m for n, m in specialist.module.named_modules() if _can_turn(m)}
     handles = [watch(name, layer) for name, layer in layers.items()]
     specialist.module.eval()
+    drawn = likelihood_of_a_draw(specialist, data)
     for batch in open_feed(data, specialist.geometry).in_order(32):
         logits_NK = specialist.logits(batch.images_N3HW.to(specialist.device))
-        drawn = torch.func.vmap(log_likelihood_of_a_draw, randomness="different")(logits_NK)
-        drawn.sum().backward()  # type: ignore[no-untyped-call]
+        torch.func.vmap(drawn, randomness="different")(logits_NK).sum().backward()  # type: ignore[no-untyped-call]
     specialist.module.zero_grad()
     for handle in handles:
         handle.remove()

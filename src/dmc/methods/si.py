@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from torch import Tensor, nn
 
 from dmc.methods.base import Learned, Lesson
-from dmc.methods.importance import ImportanceMethod, Tracker, Weights, grown
+from dmc.methods.importance import ImportanceMethod, Tracker, Weights, added_up
 
 XI = 1e-3
 
@@ -35,8 +35,8 @@ class PathTracker(Tracker):
 
     def weights_stepped(self) -> None:
         omega = self.get("omega")
-        for name, parameter in self.module.named_parameters():
-            omega[name] -= self.gradient[name] * (parameter.detach() - self.before[name])
+        for name, gradient in self.gradient.items():
+            omega[name] -= gradient * (self.module.get_parameter(name).detach() - self.before[name])
 
 
 class SI(ImportanceMethod):
@@ -50,7 +50,5 @@ class SI(ImportanceMethod):
         result = {}
         for name, parameter in learned.specialists[0].module.named_parameters():
             omega, start = learned.notes[f"path.omega.{name}"], learned.notes[f"path.start.{name}"]
-            gained = (omega / ((parameter.detach() - start).square() + XI)).relu()
-            before = learned.notes.get(f"importance.{name}")
-            result[name] = gained if before is None else gained + grown(before, gained)
-        return result
+            result[name] = (omega / ((parameter.detach() - start).square() + XI)).relu()
+        return added_up(result, learned.notes)
