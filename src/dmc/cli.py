@@ -219,8 +219,10 @@ def bench(
         str, typer.Argument(metavar="STREAM", help="digits, icifar100, cub200, or a folder of train/ test/ aux/")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder; finished cells in it are not run again")],
-    group_size: Annotated[int, typer.Option(min=1, help="Classes that arrive at a time")] = 10,
-    methods: Annotated[str, typer.Option(help="Names or your own FILE.py, separated by commas; or all")] = "all",
+    group_size: Annotated[
+        int | None, typer.Option(min=1, help="Classes that arrive at a time [default: 10; digits 2]")
+    ] = None,
+    methods: Annotated[str, typer.Option(help="Names, all, or your own FILE.py, separated by commas")] = "all",
     orders: Orders = 5,
     order: Annotated[int | None, typer.Option(min=0, help="Only this order, as a scheduler's job")] = None,
     profile: ProfileName = "paper",
@@ -238,29 +240,20 @@ def bench(
     """Compare class-incremental methods on a stream of classes."""
     from dmc.bench.datasets import download as fetch
     from dmc.bench.runner import Bench
-    from dmc.bench.streams import needed_data
-    from dmc.methods import METHODS, method_named
+    from dmc.bench.streams import USUAL_GROUP, needed_data
+    from dmc.methods import methods_named
     from dmc.recipes.profile import load_profile, parsed_settings
-    from dmc.report.bench import as_table, collected, draw_curves, summary
-    from dmc.report.provenance import footnote
+    from dmc.report.bench import report
 
-    chosen = list(METHODS.values()) if methods == "all" else [method_named(n.strip()) for n in methods.split(",")]
+    chosen = methods_named(methods)
     asked = load_profile(profile, stream, parsed_settings(settings or []))
     if download:
         fetch(needed_data(stream, asked, any(method.uses_aux for method in chosen)), data_root)
-    comparison = Bench(stream, group_size, asked, out, data_root, tune=tune)
+    comparison = Bench(stream, group_size or USUAL_GROUP.get(stream, 10), asked, out, data_root, tune=tune)
+    comparison.require_sense(chosen)
     comparison.run_all(chosen, range(orders) if order is None else [order])
-    summed = summary(collected(comparison))
-    if not summed:
-        raise DmcError(f"no cell is finished; {out}/order-*/METHOD/failed.txt say why")
-    ran_as = " with ".join([profile, *filter(None, [", ".join(settings or [])])])
-    title = f"{stream}, {group_size} classes at a time, profile {ran_as}"
-    draw_curves(summed, title, out / "accuracy.png")
-    table = as_table(summed, title)
-    made = {METHODS[name].title: comparison.made(name) for name in summed}
-    write_text(out / "table.md", f"{table}\n\n{footnote(made)}\n")
-    named = {name: {"profile": ran_as} | row for name, row in summed.items()}
-    print(json.dumps(named, indent=2) if as_json else table)
+    rows, table = report(comparison, " with ".join([profile, *filter(None, [", ".join(settings or [])])]))
+    print(json.dumps(rows, indent=2) if as_json else table)
 
 
 @app.command()
@@ -287,6 +280,7 @@ def reproduce(
 ) -> None:
     """Repeat a table or figure of the paper, beside its published numbers."""
     from dmc.bench.reproduce import known_recipes, recipe_job
+    from dmc.methods import methods_named
     from dmc.report.provenance import footnote
     from dmc.report.reproduce import as_list
 
@@ -296,7 +290,7 @@ def reproduce(
         return
     if name is None:
         raise DmcError("say which recipe; dmc reproduce --list shows all")
-    added = [method.strip() for method in methods.split(",") if method.strip()]
+    added = [method.name for method in methods_named(methods)]
     job = recipe_job(name, profile, orders, out, data_root, added, also or [], skip_missing)
     if download:
         job.download()

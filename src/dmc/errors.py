@@ -22,5 +22,6 @@ def first_line(error: Exception) -> str:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint to append to an error about an unknown name; empty when nothing is close."""
-    close = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    plain = {choice.lower(): choice for choice in known}
+    close = get_close_matches(name.lower(), plain, n=1)
+    return f"; did you mean {plain[close[0]]!r}?" if close else ""

@@ -127,6 +127,13 @@ def missing(name: str, root: Path | None) -> str:
     return f"{about.title} is missing: put {wanted} {where} ({about.size}, from {about.page}{hub}){fetch}"
 
 
+def require(names: Iterable[str], root: Path | None) -> None:
+    """All that is missing is named at once."""
+    absent = [missing(name, root) for name in names if root is None or not _there(name, root)]
+    if absent:
+        raise DmcError("; ".join(absent))
+
+
 def download(names: Iterable[str], root: Path | None) -> None:
     """Fetch what is not there: the official archives, or the hub's copy where there are none."""
     from torchvision.datasets.utils import download_and_extract_archive, download_url

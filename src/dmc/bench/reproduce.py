@@ -59,7 +59,7 @@ class Reproduction:
         return [method_named(name) for name in dict.fromkeys((*self.recipe.methods, *self.added))]
 
     def download(self) -> None:
-        datasets.download(needed_data(self.recipe, self.profile), self.data_root)
+        datasets.download(needed_data(self.recipe, self.profile, self.also), self.data_root)
 
     def run(self) -> list[Row]:
         """Everything that is not finished yet. All data is looked for before anything trains."""
@@ -89,7 +89,9 @@ class Reproduction:
         }
 
     def ready(self) -> dict[str, Bench]:
-        """The settings whose data is there."""
+        """The settings whose data is there, all of them checked."""
+        if not self.skip_missing:
+            datasets.require(needed_data(self.recipe, self.profile, self.also), self.data_root)
         ready: dict[str, Bench] = {}
         for setting, bench in self.benches().items():
             try:
@@ -101,6 +103,8 @@ class Reproduction:
                 print(f"{setting} is left out: {error}", file=sys.stderr)
         if not ready:
             raise DmcError(f"{self.name}: the data of every setting is missing")
+        for bench in ready.values():
+            bench.require_sense(self.methods())
         return ready
 
     def rows(self, benches: Mapping[str, Bench]) -> list[Row]:
@@ -147,7 +151,8 @@ def recipe_job(
         settings = load_detection_profile(profile)
         return DetectionReproduction(name, detectors[name], settings, orders or 1, folder, data_root)
     variants = parsed_variants(also)
-    return Reproduction(name, classifiers[name], profile, orders or 5, folder, data_root, added, variants, skip_missing)
+    recipe = classifiers[name].at(profile)
+    return Reproduction(name, recipe, profile, orders or 5, folder, data_root, added, variants, skip_missing)
 
 
 def known_recipes(profile: str) -> dict[str, dict[str, Any]]:
@@ -157,10 +162,10 @@ def known_recipes(profile: str) -> dict[str, dict[str, Any]]:
     return found | {name: recipe.listed(settings) for name, recipe in load_detection_recipes().items()}
 
 
-def needed_data(recipe: Recipe, profile: str) -> list[str]:
+def needed_data(recipe: Recipe, profile: str, also: Mapping[str, Changes] | None = None) -> list[str]:
     """The names of the data sets that a recipe wants."""
     with_aux = any(method_named(name).uses_aux for name in recipe.methods)
-    wanted = [streams.needed_data(recipe.stream, c.profile, with_aux) for c in comparisons(recipe, profile, {})]
+    wanted = [streams.needed_data(recipe.stream, c.profile, with_aux) for c in comparisons(recipe, profile, also or {})]
     return list(dict.fromkeys(name for names in wanted for name in names))
 
 

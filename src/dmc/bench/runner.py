@@ -23,8 +23,9 @@ import torch
 from filelock import FileLock, Timeout
 from torch import nn
 
+from dmc.bench.datasets import require
 from dmc.bench.metrics import Matrix, StreamScores, scores
-from dmc.bench.streams import ClassStream, open_stream, validation
+from dmc.bench.streams import ClassStream, needed_data, open_stream, validation
 from dmc.data.feed import open_feed
 from dmc.data.sources import ListedImages, Source
 from dmc.device import pick_device
@@ -85,7 +86,6 @@ class Bench:
 
     def run_all(self, methods: Sequence[Method], orders: Iterable[int]) -> None:
         """Every cell that is not finished; a cell that fails says so, and the others go on."""
-        self.require_sense(methods)
         self.settle()
         for order in orders:
             for method in methods:
@@ -95,7 +95,9 @@ class Bench:
 
     def require_sense(self, methods: Sequence[Method]) -> None:
         """What would go wrong in every cell should do so before anything trains."""
-        stream = self.open(0, any(method.uses_aux for method in methods))
+        with_aux = any(method.uses_aux for method in methods)
+        require(needed_data(self.stream, self.profile, with_aux), self.data_root)
+        stream = self.open(0, with_aux)
         first, last = stream.groups[0], stream.groups[-1]
         if len(stream.groups) < 2:
             raise DmcError(f"all {len(first)} classes are in the first group: choose a smaller --group-size")
@@ -226,6 +228,11 @@ class Bench:
             return None
         return scores([np.load(file) for file in files], members)
 
+    def known_methods(self) -> list[str]:
+        """Those that something is known about, also if their own file is not at hand."""
+        there = {path.name for path in self.folder.glob("order-*/*") if (path / "group-0" / "confusion.npy").exists()}
+        return [*(name for name in METHODS if name in there), *sorted(there - METHODS.keys())]
+
     def made(self, method: str) -> list[dict[str, Any]]:
         """How the method's groups were made, of all orders."""
         files = sorted(self.folder.glob(f"order-*/{method}/group-*/{MADE}"))
@@ -244,9 +251,10 @@ def every_tracker(module: nn.Module) -> list[Tracker]:
 
 
 def require_budget(method: Method, learned: Learned) -> None:
-    """A method keeps no more images than it declared."""
+    """A method keeps no more images than it declared, whatever the shape of its bytes. Its files are on trust."""
     size = learned.specialists[0].preprocessing.size
-    kept = sum(len(note) for note in learned.notes.values() if note.ndim > 2 and note.shape[-2:] == (size, size))
+    of_pixels = [n for n in learned.notes.values() if n.dtype == torch.uint8 or n.shape[2:] == (size, size)]
+    kept = sum(-(-note.numel() // (3 * size**2)) for note in of_pixels)
     if kept > method.memory:
         raise DmcError(f"{method.name} keeps {kept} images but declared {method.memory}")
 

@@ -15,6 +15,7 @@ from dmc.data.sources import Kept, Source, held_out, sampled
 from dmc.errors import DmcError, nearest
 from dmc.recipes.profile import Profile
 
+USUAL_GROUP = {"digits": 2}  # classes that arrive at a time, where nothing else is said; elsewhere 10
 BENCHMARKS = {"icifar100": "cifar100", "cub200": "cub200"}  # streams and their data sets
 ICARL_SEED = 1993  # order 0 is iCaRL's; order k has seed 1993 + k
 

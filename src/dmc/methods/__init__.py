@@ -24,7 +24,7 @@ from dmc.methods.rewc import REWC
 from dmc.methods.rwalk import RWalk
 from dmc.methods.si import SI
 
-__all__ = ["METHODS", "Learned", "Lesson", "Method", "method_named"]
+__all__ = ["METHODS", "Learned", "Lesson", "Method", "method_named", "methods_named", "title_of"]
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -46,6 +46,18 @@ METHODS: dict[str, Method] = {
         Oracle(),
     )
 }
+
+
+def methods_named(text: str) -> list[Method]:
+    """`dmc,lwf,mine.py`; `all` stands for those above."""
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    found = [method for name in names for method in ([*METHODS.values()] if name == "all" else [method_named(name)])]
+    return list(dict.fromkeys(found))
+
+
+def title_of(name: str) -> str:
+    """Also of a method whose file is not at hand, but whose results are."""
+    return METHODS[name].title if name in METHODS else name
 
 
 def method_named(name: str) -> Method:

@@ -11,7 +11,10 @@ import numpy as np
 
 from dmc.bench.metrics import StreamScores
 from dmc.bench.runner import Bench
-from dmc.methods import METHODS
+from dmc.errors import DmcError
+from dmc.files import write_text
+from dmc.methods import METHODS, title_of
+from dmc.report.provenance import footnote
 
 Spread = dict[str, float | None]  # mean and std
 UPPER_BOUNDS = ("Oracle", "Inference twice")
@@ -21,12 +24,25 @@ COLUMNS = ("final", "average incremental", "forgetting", "intransigence", "old -
 def collected(bench: Bench) -> dict[str, dict[int, StreamScores]]:
     """All finished cells of a comparison, by method and order."""
     found: dict[str, dict[int, StreamScores]] = {}
-    for method in METHODS:
+    for method in bench.known_methods():
         for order in bench.orders():
             scores = bench.finished(method, order)
             if scores is not None:
                 found.setdefault(method, {})[order] = scores
     return found
+
+
+def report(bench: Bench, ran_as: str) -> tuple[dict[str, Any], str]:
+    """The comparison's numbers and its table; the table and the figure are left in its folder."""
+    summed = summary(collected(bench))
+    if not summed:
+        raise DmcError(f"no cell is finished; {bench.folder}/order-*/METHOD/failed.txt say why")
+    title = f"{bench.stream}, {bench.group_size} classes at a time, profile {ran_as}"
+    draw_curves(summed, title, bench.folder / "accuracy.png")
+    table = as_table(summed, title)
+    made = {title_of(name): bench.made(name) for name in summed}
+    write_text(bench.folder / "table.md", f"{table}\n\n{footnote(made)}\n")
+    return {name: {"profile": ran_as} | row for name, row in summed.items()}, table
 
 
 def summary(found: dict[str, dict[int, StreamScores]]) -> dict[str, Any]:
@@ -61,14 +77,21 @@ def summary(found: dict[str, dict[int, StreamScores]]) -> dict[str, Any]:
 def _after(i: int, cells: dict[int, StreamScores], joint: dict[int, StreamScores]) -> dict[str, Any]:
     """What can be said once group i is learned."""
     until = {order: scores.until(i) for order, scores in cells.items()}
+    now = until.values()
+    found: dict[str, Any] = {
+        "classes": next(iter(now)).classes[-1],
+        "accuracy": mean_std([scores.final for scores in now]),
+        "of each group": np.mean([scores.per_group[-1] for scores in now], axis=0).tolist(),
+        "of each group, spread": _spread([scores.per_group[-1] for scores in now]),
+    }
+    if i == 0:  # nothing is old yet
+        return found
     against = [scores.intransigence(joint[order].until(i)) for order, scores in until.items() if order in joint]
-    return {
-        "classes": next(iter(until.values())).classes[-1],
-        "accuracy": mean_std([scores.final for scores in until.values()]),
-        "of each group": np.mean([scores.per_group[-1] for scores in until.values()], axis=0).tolist(),
-        "forgetting": mean_std([scores.forgetting for scores in until.values()]),
+    return found | {
+        "average incremental": mean_std([scores.average_incremental for scores in now]),
+        "forgetting": mean_std([scores.forgetting for scores in now]),
         "intransigence": mean_std(against) if against else None,
-        "old - new": mean_std([scores.old_new_gap for scores in until.values()]),
+        "old - new": mean_std([scores.old_new_gap for scores in now]),
     }
 
 
@@ -87,7 +110,7 @@ def as_table(summed: dict[str, Any], title: str) -> str:
     lines = [f"# {title}", "", "| method | orders | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 2) + "|"]
     for method, row in summed.items():
         cells = [cell(row[column]) for column in COLUMNS]
-        lines.append(f"| {METHODS[method].title} | {row['orders']} | " + " | ".join(cells) + " |")
+        lines.append(f"| {title_of(method)} | {row['orders']} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -101,7 +124,7 @@ def cell(value: Spread | None) -> str:
 def draw_curves(summed: dict[str, Any], title: str, path: Path) -> None:
     """Accuracy over all classes so far, against their number."""
     series = [
-        Series(METHODS[method].title, row["classes"], row["accuracy"], row["spread"]) for method, row in summed.items()
+        Series(title_of(method), row["classes"], row["accuracy"], row["spread"]) for method, row in summed.items()
     ]
     draw_lines(series, "classes so far", "accuracy, %", title, path)
 

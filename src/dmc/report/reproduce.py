@@ -89,7 +89,7 @@ def _by_amount(benches: Mapping[str, Bench], rows: Sequence[Row]) -> list[Series
         point = (bench.profile.aux_images or 0, row["average incremental"])
         lines.setdefault(f"{row['row']}, g = {bench.group_size}", []).append(point)
     return [
-        Series(label, [x for x, _ in points], [y["mean"] for _, y in points], [y["std"] for _, y in points if y["std"]])
+        Series(label, [x for x, _ in points], [y["mean"] for _, y in points], [y["std"] or 0 for _, y in points])
         for label, points in lines.items()
     ]
 
