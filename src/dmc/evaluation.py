@@ -79,10 +79,7 @@ def predict(model: Specialist | str | Path, images: Sequence[str | Path], top: i
     for path in map(Path, images):
         if not path.is_file():
             raise DmcError(f"no such image: {path}")
-        tensor = decode(Record(path, UNLABELED, str(path)), model.geometry)
-        if tensor is None:
-            raise DmcError(f"{path} cannot be decoded as an image")
-        tensors.append(tensor)
+        tensors.append(decode(Record(path, UNLABELED, str(path)), model.geometry))
     answers = []
     for start in range(0, len(tensors), 64):
         best = model.probabilities(torch.stack(tensors[start : start + 64])).topk(min(top, len(model.classes)))

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from dmc.data.augment import pad_crop_flip
-from dmc.data.decode import Geometry, decode
+from dmc.data.decode import Geometry, decode, decode_or_skip
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record
 from dmc.errors import DmcError
@@ -79,7 +79,7 @@ def test_what_is_no_image_is_none(tmp_path: Path) -> None:
     for content in (b"", b"not an image", good[: len(good) // 2]):
         path = tmp_path / "bad.png"
         path.write_bytes(content)
-        assert decode(Record(path, -1, "bad"), Geometry(8)) is None
+        assert decode_or_skip(Record(path, -1, "bad"), Geometry(8)) is None
 
 
 def test_preprocessing_normalises_each_channel() -> None:

@@ -7,6 +7,8 @@ import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from inspect import signature
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +18,27 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 from torchvision.ops import remove_small_boxes
+from typer.main import get_command
 
 import dmc
+from dmc.cli import app
+from dmc.data.batch import Batch
 from dmc.data.feed import open_feed
 from dmc.data.opening import open_images
 from dmc.data.sources import Objects
 from dmc.detect.annotations import open_scenes
-from dmc.detect.consolidation import found_again
+from dmc.detect.consolidation import DetectionDistillation, DetectorConsolidation, found_again
 from dmc.detect.detector import IMAGENET, Detector, suppressed
 from dmc.detect.evaluation import coco_precision, evaluate
 from dmc.detect.precision import Found
 from dmc.detect.scenes import Scenes
 from dmc.detect.teachers import DetectorTeachers, Selected
+from dmc.detect.training import Detection
 from dmc.distill.folding import NORMS
 from dmc.errors import DmcError
 from dmc.models.blueprint import create_detector
+from dmc.training.loop import Task
+from dmc.verbs import FOR_DETECTORS
 from tests.conftest import Answer, tiny
 from tests.detect.conftest import TINY
 
@@ -62,7 +70,7 @@ def test_cocos_precision_counts_overlaps_up_to_the_boxs_own() -> None:
 def test_overlapping_candidates_of_one_class_are_suppressed() -> None:
     boxes = torch.tensor([[0.0, 0, 10, 10], [1.0, 0, 11, 10], [50.0, 50, 60, 60], [0.0, 0, 10, 10]])
     scores = torch.tensor([[0.9, 0.0], [0.8, 0.0], [0.01, 0.0], [0.0, 0.7]])
-    found = suppressed(scores, lambda places: boxes[places], (100, 100))
+    found = suppressed(scores, boxes, boxes, lambda offsets, _: offsets, (100, 100))
     assert found.labels_M.tolist() == [0, 1]  # another class may lie at the same place, and 0.01 is too little
     assert found.scores_M == pytest.approx([0.9, 0.7])
 
@@ -70,7 +78,7 @@ def test_overlapping_candidates_of_one_class_are_suppressed() -> None:
 def test_nothing_is_found_in_the_padding() -> None:
     """Of an image of 40 x 30 pixels in a frame of 64 x 64, clipping leaves nothing of the second and third box."""
     boxes = torch.tensor([[30.0, 20, 60, 60], [45.0, 5, 60, 20], [5.0, 31, 20, 60]])
-    found = suppressed(torch.full((3, 1), 0.9), lambda places: boxes[places], (30, 40))
+    found = suppressed(torch.full((3, 1), 0.9), boxes, boxes, lambda offsets, _: offsets, (30, 40))
     assert found.boxes_M4.tolist() == [[30, 20, 40, 30]]
 
 
@@ -106,12 +114,75 @@ def test_a_widened_detector_answers_as_before(arch: str) -> None:
 
 
 @pytest.mark.parametrize("arch", FAMILIES)
-def test_every_family_consolidates(arch: str, unlabeled: Path) -> None:
-    schedule = dmc.Schedule(epochs=1, lr=1e-4, algorithm="adam", batch_size=20)
+def test_every_family_consolidates(arch: str, unlabeled: Path, tmp_path: Path) -> None:
+    """And the student comes closer to its teachers, in what it calls things and in where it sees them."""
+    schedule = dmc.Schedule(epochs=4, lr=1e-3, algorithm="adam", batch_size=4)
     teachers = [untrained("ab", arch), untrained("c", arch, seed=1)]
-    size = 96 if "ssd" not in arch else None
-    merged = dmc.consolidate(teachers, unlabeled, size=size, weights=None, schedule=schedule)
+    size = 64 if "ssd" not in arch else None
+    images = np.stack([np.asarray(Image.open(path)) for path in sorted(unlabeled.iterdir())[:8]])
+    merged = dmc.consolidate(teachers, images, tmp_path / "m", size=size, weights=None, schedule=schedule)
     assert merged.names == ("a", "b", "c")
+    first, *_, last = (json.loads(line) for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines())
+    assert last["classes"] < 0.9 * first["classes"]
+    assert last["boxes"] < first["boxes"]
+
+
+def test_an_interrupted_run_ends_with_the_same_weights_bit_for_bit(
+    monkeypatch: pytest.MonkeyPatch, squares: Path, unlabeled: Path, tmp_path: Path
+) -> None:
+    schedule = dmc.Schedule(epochs=2, lr=1e-3, algorithm="adam", batch_size=20)
+    usual: dict[str, Any] = {"size": 64, "weights": None, "schedule": schedule, "resume": True, "checkpoint_every": 0}
+    teachers = [untrained("ab"), untrained("c", seed=1)]
+    runs: dict[type[Task], Callable[[Path], Any]] = {
+        Detection: lambda out: dmc.train(squares, out, arch=TINY, **usual),
+        DetectionDistillation: lambda out: dmc.consolidate(teachers, unlabeled, out, **usual),
+    }
+    for task, run in runs.items():
+        whole, parts = tmp_path / f"whole-{task.__name__}", tmp_path / f"parts-{task.__name__}"
+        run(whole)
+        real, steps = task.losses, count()
+
+        def stopping(self: Task, batch: Batch, real: Any = real, steps: count[int] = steps) -> dict[str, Tensor]:
+            if next(steps) == 2:  # within an epoch
+                raise KeyboardInterrupt
+            found: dict[str, Tensor] = real(self, batch)
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(task, "losses", stopping)
+            with pytest.raises(KeyboardInterrupt):
+                run(parts)
+        assert not (parts / "model.safetensors").exists()
+        run(parts)
+        assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name", ["retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large"])
+def test_torchvisions_detectors_are_teachers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if its COCO weights could be fetched: a class that is kept gives the logit of its own output."""
+    from torchvision.models import detection, get_model_weights
+
+    torch.manual_seed(0)
+    theirs: Any = getattr(detection, name)(weights=None, weights_backbone=None, num_classes=91).eval()
+    for norm in theirs.backbone.modules():
+        if name == "retinanet_resnet50_fpn" and isinstance(norm, nn.BatchNorm2d):
+            norm.eps = 0  # which torchvision does when it loads the weights
+    monkeypatch.setattr("dmc.detect.loading.fetched", lambda *_: theirs.state_dict())
+    ours = dmc.load(f"torchvision:{name}").keep(["zebra", "person"])
+    side = ours.framing.blank().shape[-1]
+    images = torch.randint(0, 256, (1, 3, side, side), dtype=torch.uint8)
+    with torch.no_grad():
+        features = list(theirs.backbone(ours.preprocessing.normalised(images)).values())
+        raw = theirs.head(features)["cls_logits"]
+        found = ours.answers(images).logits_NAK
+    categories = get_model_weights(name).DEFAULT.meta["categories"]
+    columns = [categories.index(name) for name in ours.names]
+    if name.startswith("ssd"):  # what looks like another class is background
+        p = raw.softmax(dim=-1)[..., columns]
+        rest = 1 - p.sum(dim=-1, keepdim=True)
+        torch.testing.assert_close(found.exp(), p / rest, rtol=1e-3, atol=1e-5)
+    else:
+        assert (found - raw[..., columns]).abs().max() < 1e-3 * raw.std()
 
 
 def test_training_asks_folded_teachers_without_autograd(monkeypatch: pytest.MonkeyPatch, unlabeled: Path) -> None:
@@ -174,6 +245,26 @@ def test_the_best_finds_are_those_of_torchvisions_own_postprocessing(arch: str) 
     np.testing.assert_allclose(ours.scores_M[:10], theirs["scores"][best].numpy(), rtol=1e-4)
     np.testing.assert_allclose(ours.boxes_M4[:10], theirs["boxes"][best].numpy(), rtol=1e-3, atol=1e-2)
     assert ours.labels_M[:10].tolist() == theirs["labels"][best].tolist()
+
+
+def test_the_papers_defaults_are_those_of_the_command_line() -> None:
+    """64 anchors and lambda = 1 stand in three places, of which one must not import torch."""
+    usual = signature(DetectorConsolidation).parameters
+    said = {name: usual[name].default for name in ("anchors", "box_weight")}
+    assert said == {"anchors": 64, "box_weight": 1.0} == FOR_DETECTORS
+    asked = {p.name: p.default for p in get_command(app).commands["consolidate"].params}  # type: ignore[attr-defined]
+    assert {name: asked[name] for name in said} == said
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "hrnet_w18_small"])
+def test_unusual_backbones(name: str) -> None:
+    """Swin takes other sizes than its own; HRNet, whose finest features are made of all others, stays trainable."""
+    network = create_detector(f"retinanet:timm/{name},width=16,depth=1", 2).eval()
+    with torch.no_grad():
+        assert network(torch.zeros(1, 3, 64, 96)).levels[0] == 9 * 8 * 12
+    body = network.get_submodule("backbone.body")
+    trained = sum(p.numel() for p in body.parameters() if p.requires_grad)
+    assert trained > 0.9 * sum(p.numel() for p in body.parameters())
 
 
 def test_layers_that_stay_as_they_are_do_so_after_loading(tmp_path: Path) -> None:
@@ -310,6 +401,9 @@ def test_bad_combinations(tmp_path: Path, unlabeled: Path) -> None:
         ([detector, untrained("c")], {"loss": "kd"}, "detectors have log-odds"),
         ([detector, untrained("c")], {"temperature": 3.0}, "temperature is a setting of classifiers"),
         ([tiny("ab"), tiny("cd")], {"anchors": 5}, "anchors is a setting of detectors"),
+        ([detector, untrained("c")], {"anchors": 0}, "anchors 0 must be at least 1"),
+        ([detector, untrained("c")], {"box_weight": float("nan")}, "box weight nan must be 0 or a positive number"),
+        ([detector, untrained("c")], {"arch": f"{TINY},norm=frozen"}, "random weights cannot stay as they are"),
         ([detector, untrained("c")], {"arch": "retinanet_resnet19_fpn"}, "unknown detector 'retinanet_resnet19_fpn'"),
         ([detector, untrained("c")], {"weights": "nowhere.pth"}, "no such weights: nowhere.pth"),
         ([detector, untrained("c")], {"arch": "retinanet:timm/vit_tiny_patch16_224"}, "a pyramid needs 8, 16 and 32"),
@@ -376,6 +470,7 @@ def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled:
     for wrong, words in (
         (("--least", 0.01), "0.05 to 1"),
         ((image, "--draw", tmp_path / "d"), "both would be drawn"),
+        ((tmp_path / "drawn" / "val_001.png", "--draw", tmp_path / "drawn"), "val_001.png would be overwritten"),
         (("--top", 1), "is a detector: --top is for classifiers"),
     ):
         said = dmc("predict", tmp_path / "m", image, *wrong)

@@ -84,6 +84,18 @@ def test_bad_xml(tmp_path: Path, objects: str, words: str) -> None:
         open_scenes(voc_with(tmp_path, objects))
 
 
+def test_files_in_a_strange_encoding_are_named(tmp_path: Path) -> None:
+    folder = voc_with(tmp_path, voc_object("cat", 1, 1, 9, 9))
+    annotation = folder / "Annotations" / "a.xml"
+    annotation.write_text('<?xml version="1.0" encoding="klingon"?>' + annotation.read_text())
+    with pytest.raises(DmcError, match=r"cannot read .*a\.xml: unknown encoding"):
+        open_scenes(folder)
+    (folder / "ImageSets" / "Main").mkdir(parents=True)
+    (folder / "ImageSets" / "Main" / "train.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(DmcError, match=r"cannot read .*train\.txt: 'utf-8' codec"):
+        open_scenes(folder)
+
+
 def test_splits(tmp_path: Path) -> None:
     write_voc(tmp_path, 3, ["red"], split="train")
     write_voc(tmp_path, 2, ["red"], split="val")
@@ -101,16 +113,26 @@ def test_splits(tmp_path: Path) -> None:
 
 
 def test_scenes_in_which_nothing_is_marked_teach_nothing(tmp_path: Path) -> None:
-    with pytest.raises(DmcError, match=r"\(all\) has no object$"):
+    with pytest.raises(DmcError, match=r"\(all\) has no object that is not marked as difficult$"):
         open_scenes(voc_with(tmp_path, ""))
-    with pytest.raises(DmcError, match=r"instances.json has no object of cat, dog$"):
+    with pytest.raises(DmcError, match=r"\(all\) has no object of cat that is not"):
+        open_scenes(voc_with(tmp_path, voc_object("cat", 1, 1, 9, 9, difficult=1)))
+    with pytest.raises(DmcError, match=r"instances.json has no object that is not"):
         open_scenes(coco_file(tmp_path, annotations=[]))
+
+
+def test_an_image_with_nothing_to_learn_is_left_out(tmp_path: Path) -> None:
+    """Of a dog and a difficult cat, a detector of cats would learn that both are background."""
+    source = open_scenes(voc_with(tmp_path, voc_object("dog", 1, 1, 9, 9) + voc_object("cat", 1, 1, 9, 9, difficult=1)))
+    with pytest.raises(DmcError, match="has no object of cat that is not marked as difficult"):
+        source.keep(["cat"])
+    assert len(source.keep(["dog"])) == 1
 
 
 def coco_file(folder: Path, **changes: object) -> Path:
     content = {
         "images": [{"id": 7, "file_name": "a.png", "width": 20, "height": 10}, {"id": 8, "file_name": "b.png"}],
-        "categories": [{"id": 5, "name": "dog"}, {"id": 2, "name": "cat"}],
+        "categories": [{"id": 5, "name": "dog"}, {"id": 2, "name": "cat"}, {"id": 3, "name": "cow"}],
         "annotations": [
             {"id": 1, "image_id": 7, "category_id": 5, "bbox": [2, 3, 4, 5], "iscrowd": 0},
             {"id": 2, "image_id": 7, "category_id": 2, "bbox": [0, 0, 20, 10], "iscrowd": 1},
@@ -125,7 +147,7 @@ def coco_file(folder: Path, **changes: object) -> Path:
 
 def test_coco(tmp_path: Path) -> None:
     source = open_scenes(coco_file(tmp_path))
-    assert source.classes == ("cat", "dog")  # in the order of their ids
+    assert source.classes == ("cat", "dog")  # in the order of their ids, and without the cow that nothing is
     first, second = source.records()
     assert first.objects is not None
     assert second.objects is not None
@@ -153,6 +175,7 @@ def test_coco(tmp_path: Path) -> None:
         ),
         ({"annotations": None}, "annotations: Input should be a valid"),
         ({"images": [{"file_name": "a.png"}]}, "images.0.id: Field required"),
+        ({"categories": [{"id": 2, "name": ""}]}, "categories.0.name: String should have at least 1 character"),
         ({"images": {}}, "images: Input should be a valid"),
         (
             {"categories": [{"id": 2, "name": "cat"}, {"id": 2, "name": "dog"}]},
@@ -238,8 +261,9 @@ def test_difficult_objects_are_not_trained_on(tmp_path: Path) -> None:
     assert batch.boxes[0].tolist() == [[0, 0, 80, 60]]
 
 
-def test_a_huge_jpeg_is_decoded_at_a_fraction_and_a_huge_png_is_refused(tmp_path: Path) -> None:
-    """20,000 x 16,000 pixels: almost 1 GB as RGB, and more than PIL likes to open at all."""
+def test_a_huge_jpeg_is_decoded_at_a_fraction_and_a_huge_png_is_skipped(tmp_path: Path) -> None:
+    """20,000 x 16,000 pixels: almost 1 GB as RGB, and more than PIL likes to open at all. A PNG cannot be decoded at a
+    fraction of its size, so it is skipped before it fills the memory, and counted."""
     image = Image.new("L", (20_000, 16_000), 128)
     image.save(tmp_path / "huge.jpg", quality=1)
     for i in range(19):

@@ -14,7 +14,7 @@ import json
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +38,7 @@ from dmc.errors import DmcError, nearest
 from dmc.files import digest, settle, write_text
 from dmc.recipes.profile import read_recipes
 from dmc.recipes.recipe import published
+from dmc.report.evaluation import known
 from dmc.training.run import made
 from dmc.training.schedule import DETECTION, Schedule
 
@@ -201,10 +202,8 @@ class DetectionBench:
         knows = {part: [n for n in names if n in found.per_class] for part, names in self._parts().items()}
         means = {part: found.of(names) for part, names in knows.items() if len(names) == len(self._parts()[part])}
         return {
-            "per_class": {name: precision.eleven_points for name, precision in found.per_class.items()},
-            "area": found.mean_area,
-            "coco_50": found.coco_50,
-            **means,
+            "per_class": known({name: precision.eleven_points for name, precision in found.per_class.items()}),
+            **known({"area": found.mean_area, "coco_50": found.coco_50, **means}),
             "made": made(started),
         }
 
@@ -320,21 +319,23 @@ class DetectionReproduction:
                 first.aux(row)
         for bench in benches.values():
             bench.settle()
-        known = {(row.get("setting", ""), row["row"]): row for row in published(self.name)}
+        of_paper = {(row.get("setting", ""), row["row"]): row for row in published(self.name)}
         found = []
         for (split, seed), bench in benches.items():
             for label in recipe.rows:
                 measured = bench.result(recipe.plan(label))
-                said = measured.get("failed") or f"{np.mean(list(measured['per_class'].values())):.1%} mAP"
+                said = measured.get("failed") or f"{_mean(measured['per_class'].values()):.1%} mAP"
                 print(f"{', '.join(filter(None, [split, label, f'seed {seed}']))}: {said}", file=sys.stderr)
-                paper = known.get((split, label), {})
-                if (recipe.old, recipe.new) != (self.recipe.old, self.recipe.new):  # its groups are not the paper's
-                    whole = recipe.rows[label].kind not in ("old", "new")
-                    paper = {key: value for key, value in paper.items() if whole and key not in ("old", "new")}
+                alike = (recipe.old, recipe.new) == (self.recipe.old, self.recipe.new)  # or other groups, other numbers
+                paper = of_paper.get((split, label), {}) if alike else {}
                 found.append({"setting": split, "seed": seed, "row": label, **measured, "published": paper})
         if all("failed" in row for row in found):
             raise DmcError(f"no row of {self.name} could be made")
         return found
+
+
+def _mean(values: Iterable[float | None]) -> float:
+    return float(np.mean([value for value in values if value is not None]))
 
 
 def longer(schedule: Schedule, times: int) -> Schedule:

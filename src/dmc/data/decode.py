@@ -13,13 +13,13 @@ from typing import Protocol
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from dmc.data.batch import Batch
 from dmc.data.preprocess import Interpolation
 from dmc.data.sources import Record
-from dmc.errors import DmcError
+from dmc.errors import DmcError, first_line
 
 RESAMPLING = {
     "nearest": Image.Resampling.NEAREST,
@@ -80,7 +80,7 @@ class Geometry:
 
 def upright_rgb(image: Image.Image, at_least: int) -> Image.Image:
     """Decoded, perhaps at a fraction of its size, turned as EXIF says, 8 bits RGB."""
-    if image.format == "JPEG":  # decode at half, quarter, ... scale where twice the size still remains
+    if image.format in ("JPEG", "MPO"):  # decode at half, quarter, ... scale where twice the size still remains
         image.draft("RGB", (2 * at_least, 2 * at_least))
     if image.width * image.height > MOST_PIXELS:
         raise DmcError(f"an image of {image.width}x{image.height} is too large to decode")
@@ -91,15 +91,34 @@ def upright_rgb(image: Image.Image, at_least: int) -> Image.Image:
     return image.convert("RGB")
 
 
-def decode(record: Record, framing: Framing) -> Tensor | None:
-    """uint8 pixels, or None where the file is not an image that can be read."""
+def opened(record: Record) -> Image.Image:
+    """Not decoded yet."""
+    if isinstance(record.image, np.ndarray):
+        return Image.fromarray(record.image)
+    return Image.open(BytesIO(record.image) if isinstance(record.image, bytes) else record.image)
+
+
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """Width and height as EXIF turns them, without decoding a photograph."""
+    lies_down = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+    return (image.height, image.width) if lies_down else image.size
+
+
+def decode(record: Record, framing: Framing) -> Tensor:
+    """uint8 pixels."""
     try:
-        if isinstance(record.image, np.ndarray):
-            return framing(Image.fromarray(record.image))
-        source = BytesIO(record.image) if isinstance(record.image, bytes) else record.image
-        with Image.open(source) as image:
+        with opened(record) as image:
             return framing(image)
-    except Exception:  # broken files make PIL raise anything from SyntaxError to struct.error
+    except Exception as error:  # broken files make PIL raise anything from SyntaxError to struct.error
+        reason = "" if isinstance(error, UnidentifiedImageError) else f": {first_line(error)}"
+        raise DmcError(f"{record.name} cannot be decoded as an image{reason}") from None
+
+
+def decode_or_skip(record: Record, framing: Framing) -> Tensor | None:
+    """None where the file is not an image that can be read."""
+    try:
+        return decode(record, framing)
+    except DmcError:
         return None
 
 
@@ -130,7 +149,7 @@ def decoded(records: Iterable[Record], framing: Framing) -> Iterator[tuple[Recor
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[tuple[Record, Future[Tensor | None]]] = deque()
         for record in records:
-            pending.append((record, pool.submit(partial(decode, record, framing))))
+            pending.append((record, pool.submit(partial(decode_or_skip, record, framing))))
             if len(pending) > 16 * workers:
                 first, future = pending.popleft()
                 yield first, future.result()

@@ -15,10 +15,11 @@ from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image, ImageOps
-from pydantic import BaseModel, ValidationError
+from PIL import Image
+from pydantic import BaseModel, Field, ValidationError
 
 from dmc.classes import Classes
+from dmc.data.decode import upright_size
 from dmc.data.sources import UNLABELED, Objects, Record, Source, permuted
 from dmc.errors import DmcError, first_line
 from dmc.specs import refuse, split_spec
@@ -52,7 +53,7 @@ class Scenery(Source):
             yield Record(scene.image, UNLABELED, name, scene.objects)
 
     def keep(self, names: Iterable[str], empty: bool = False) -> Scenery:
-        """Only objects of these classes; images that show none are left out, unless `empty` ones are wanted."""
+        """Only objects of these classes; images with none to learn are left out, unless `empty` ones are wanted."""
         kept = Classes.of(self.classes).keep(names, self.name)
         new_label = np.full(len(self.classes), -1)
         new_label[list(kept.columns)] = np.arange(len(kept))
@@ -60,7 +61,7 @@ class Scenery(Source):
         for scene in self.scenes:
             found = scene.objects
             there = new_label[found.labels_M] >= 0
-            if there.any() or empty:
+            if (there & ~found.difficult_M).any() or empty:
                 labels = new_label[found.labels_M[there]]
                 parts = found._replace(
                     boxes_M4=found.boxes_M4[there], labels_M=labels, difficult_M=found.difficult_M[there]
@@ -69,9 +70,10 @@ class Scenery(Source):
         return Scenery(self.name, kept.names, scenes).require_objects()
 
     def require_objects(self) -> Scenery:
-        """There is nothing to learn, and nothing to test, where nothing is marked."""
-        if not any(len(scene.objects.labels_M) for scene in self.scenes):
-            raise DmcError(f"{self.name} has no object{' of ' + ', '.join(self.classes) if self.classes else ''}")
+        """There is nothing to learn, and nothing to test, where nothing is marked, or all is difficult."""
+        if all(scene.objects.difficult_M.all() for scene in self.scenes):
+            whose = f" of {', '.join(self.classes)}" if self.classes else ""
+            raise DmcError(f"{self.name} has no object{whose} that is not marked as difficult")
         return self
 
 
@@ -101,7 +103,7 @@ def voc(folder: Path, split: str | None) -> Scenery:
     if chosen is None:
         stems = sorted(path.stem for path in (folder / "Annotations").glob("*.xml"))
     elif (lists / f"{chosen}.txt").is_file():
-        stems = [line.split()[0] for line in (lists / f"{chosen}.txt").read_text().splitlines() if line.strip()]
+        stems = _listed(lists / f"{chosen}.txt")
     else:
         known = ", ".join(sorted(path.stem for path in lists.glob("*.txt"))) or "none"
         raise DmcError(f"{folder} has no split {chosen!r} (it has: {known})")
@@ -110,6 +112,13 @@ def voc(folder: Path, split: str | None) -> Scenery:
     place = {name: i for i, name in enumerate(classes)}
     kept = [(path, size, [(place[name], box, hard) for name, box, hard in rows]) for path, rows, size in found]
     return Scenery(f"{folder} ({chosen or 'all'})", classes, _annotated(kept))
+
+
+def _listed(path: Path) -> list[str]:
+    try:
+        return [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DmcError(f"cannot read {path}: {first_line(error)}") from None
 
 
 def _voc_file(folder: Path, stem: str) -> tuple[Path, list[Named], tuple[int, int]]:
@@ -126,7 +135,7 @@ def _voc_file(folder: Path, stem: str) -> tuple[Path, list[Named], tuple[int, in
         size = (int(root.findtext("size/width") or 0), int(root.findtext("size/height") or 0))
     except OSError as error:
         raise DmcError(f"cannot read {path}: {error.strerror}") from None
-    except (ElementTree.ParseError, ValueError) as error:
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # the last: an unknown encoding
         raise DmcError(f"cannot read {path}: {first_line(error)}") from None
     if any(not name for name, _, _ in rows):
         raise DmcError(f"{path} has an object without a name")
@@ -150,7 +159,7 @@ class CocoObject(BaseModel):
 
 class CocoCategory(BaseModel):
     id: int
-    name: str
+    name: str = Field(min_length=1)
 
 
 class CocoFile(BaseModel):
@@ -162,9 +171,11 @@ class CocoFile(BaseModel):
 
 
 def coco(path: Path, images: Path | None) -> Scenery:
-    """A COCO annotation file; crowds are `difficult`. Images are looked for in `images`, or beside the file."""
+    """A COCO annotation file; crowds are `difficult`. Images are looked for in `images`, or beside the file. A category
+    that nothing is of is no class: nobody could learn it."""
     content = read_coco(path)
-    categories = sorted(content.categories, key=lambda category: category.id)
+    shown = {item.category_id for item in content.annotations}
+    categories = sorted((c for c in content.categories if c.id in shown), key=lambda category: category.id)
     place = {category.id: i for i, category in enumerate(categories)}
     rows: dict[int, list[Labeled]] = {image.id: [] for image in content.images}
     for item in content.annotations:
@@ -205,7 +216,7 @@ def read_coco(path: Path) -> CocoFile:
 def _size_of(path: Path) -> tuple[int, int]:
     try:
         with Image.open(path) as image:
-            return ImageOps.exif_transpose(image).size  # upright, as it is decoded
+            return upright_size(image)
     except OSError as error:
         raise DmcError(f"cannot read the size of {path}: {first_line(error)}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -98,6 +99,10 @@ class DetectorConsolidation(Plan[Detector]):
         require_one_of("loss", loss, get_args(LossName))
         if loss == "kd":
             raise DmcError("loss 'kd' compares softmax distributions; detectors have log-odds: use 'l2' or 'l1'")
+        if anchors < 1:
+            raise DmcError(f"anchors {anchors} must be at least 1")
+        if not 0 <= box_weight < math.inf:
+            raise DmcError(f"box weight {box_weight} must be 0 or a positive number")
         self.loss, self.anchors, self.box_weight, self.weights = loss, anchors, box_weight, weights
         first = teachers[0]
         arch = arch or first.arch

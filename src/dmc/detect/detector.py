@@ -21,6 +21,7 @@ from dmc.specialist import Model
 
 IMAGENET = Preprocessing(640, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # 640: the paper's shorter side
 LEAST_SCORE, CANDIDATES, MOST_FOUND, NMS = 0.05, 1000, 300, 0.5
+Decode = Callable[[Tensor, Tensor], Tensor]  # box offsets and their anchors to corners in pixels
 
 
 class Detector(Model):
@@ -39,8 +40,10 @@ class Detector(Model):
     ) -> Detector:
         """Random heads on a backbone with ImageNet weights, with those of a file, or with random ones (None)."""
         plan = Blueprint.of(arch)
-        if weights is None and plan.norm == "frozen" and plan.family != "ssd":
-            arch = f"{arch},norm=batch"  # statistics that nobody measured must not be frozen
+        if weights is None and plan.norm == "frozen" and plan.family != "ssd":  # nobody measured its statistics
+            if "norm=" in arch:
+                raise DmcError(f"{arch}: random weights cannot stay as they are; leave norm=frozen out")
+            arch = f"{arch},norm=batch"
         classes = Classes.of(names)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(seed, "weights"))
@@ -84,12 +87,7 @@ class Detector(Model):
         with torch.no_grad():
             answers = self.answers(images_N3HW)
             self.require_finite(answers.logits_NAK)
-            scores_NAK = self.scores(answers)
-
-            def corners(i: int) -> Callable[[Tensor], Tensor]:
-                return lambda places: self.network.decoded(answers.boxes_NAB[i, places], answers.anchors_A4[places])
-
-            return [suppressed(scores_NAK[i], corners(i), size) for i, size in enumerate(sizes)]
+            return found_in(answers, self.scores(answers), self.network.decoded, sizes)
 
     def widened(self, names: Iterable[str]) -> Detector:
         """A copy that answers for more classes: for the old ones as before, for the new ones at random."""
@@ -100,8 +98,7 @@ class Detector(Model):
             torch.manual_seed(seed_for(0, "weights"))
             module = create_detector(self.arch, classes.width)
         wide = type(self)(module, classes, self.preprocessing, self.output, self.arch, self.name)
-        background = int(self.network.stretches)  # SSD has one more output at each anchor, in front
-        old, new = len(self.names) + background, len(wide.names) + background
+        old, new = (len(model.names) + model.network.background for model in (self, wide))
         own = self.module.state_dict()
         with torch.no_grad():
             for key, value in wide.module.state_dict().items():
@@ -125,13 +122,20 @@ def detector_preprocessing(arch: str) -> Preprocessing:
     return replace(IMAGENET, mean=tuple(cfg.mean), std=tuple(cfg.std)) if cfg else IMAGENET
 
 
-def suppressed(scores_AK: Tensor, corners: Callable[[Tensor], Tensor], size: tuple[int, int]) -> Found:
+def found_in(answers: Answers, scores_NAK: Tensor, decode: Decode, sizes: Sequence[tuple[int, int]]) -> list[Found]:
+    """What is found in each image of a batch."""
+    images = zip(scores_NAK, answers.boxes_NAB, sizes, strict=True)
+    return [suppressed(scores_AK, boxes_AB, answers.anchors_A4, decode, size) for scores_AK, boxes_AB, size in images]
+
+
+def suppressed(scores_AK: Tensor, boxes_AB: Tensor, anchors_A4: Tensor, decode: Decode, size: tuple[int, int]) -> Found:
     """The best candidates of an image, without those that overlap a better one of the same class."""
     flat = scores_AK.flatten()
     likely = (flat > LEAST_SCORE).nonzero().flatten()
     best = likely[flat[likely].topk(min(CANDIDATES, len(likely))).indices]
     places, labels_M = best // scores_AK.shape[1], best % scores_AK.shape[1]
-    boxes_M4, scores_M = clip_boxes_to_image(corners(places), size), flat[best]
+    boxes_M4 = clip_boxes_to_image(decode(boxes_AB[places], anchors_A4[places]), size)
+    scores_M = flat[best]
     inside = remove_small_boxes(boxes_M4, 1e-3)  # of one in the padding nothing is left
     kept = inside[batched_nms(boxes_M4[inside], scores_M[inside], labels_M[inside], NMS)][:MOST_FOUND]
     return Found(boxes_M4[kept].cpu().numpy(), scores_M[kept].cpu().numpy(), labels_M[kept].cpu().numpy())

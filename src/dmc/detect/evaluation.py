@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFont
 
-from dmc.data.decode import decode
+from dmc.data.decode import decode, opened, upright_rgb, upright_size
 from dmc.data.feed import MEMORY, open_feed
 from dmc.data.sources import UNLABELED, Objects, Record, Source
 from dmc.detect.annotations import open_scenes
@@ -64,23 +64,26 @@ def evaluate(
     keep: Sequence[str] | None = None,
     memory: int = MEMORY,
 ) -> DetectionEvaluation:
-    """Average precision on labeled scenes; images without objects stay in, since false alarms count."""
-    source = open_scenes(data)
+    """Average precision on labeled scenes; images without objects stay in, since false alarms count.
+
+    A class of `keep` that the model knows and the scenes do not show has no precision: NaN."""
+    source = open_scenes(data).require_objects()
+    absent: list[str] = []
     if keep is not None:
-        source = source.keep(keep, empty=True)
+        absent = [name for name in keep if name not in source.classes and name in model.classes.names]
+        source = source.keep([name for name in keep if name not in absent], empty=True)
     unknown = [name for name in source.classes if name not in model.classes.names]
     if unknown:
         raise DmcError(
             f"{model.name} does not know {len(unknown)} of the {len(source.classes)} classes in {source.name}, "
             f"such as {unknown[0]!r}; evaluate on those it knows (--keep)"
         )
-    if not any(len(scene.objects.labels_M) for scene in source.scenes):
-        raise DmcError(f"{source.name} shows no object, so there is nothing to find")
     found, truth, skipped = _answers(model, source, memory)
     labels = {name: model.classes.require(name) for name in source.classes}
     renumbered = np.array([labels[name] for name in source.classes], dtype=np.int64)
     truth = [t._replace(labels_M=renumbered[t.labels_M]) for t in truth]
     per_class = {name: average_precision(found, truth, label) for name, label in labels.items()}
+    per_class |= {name: average_precision(found, truth, model.classes.require(name)) for name in absent}
     overall = coco_precision(found, truth, list(labels.values()))
     return DetectionEvaluation(per_class, *overall, source.name, len(found), skipped)
 
@@ -174,11 +177,9 @@ def predict(
 def sightings(model: Detector | DetectorTeachers, record: Record, least: float) -> list[Sighting]:
     """What is found in one image, in its own pixels."""
     model.to(pick_device())
-    pixels = decode(record, model.framing)
-    if pixels is None:
-        raise DmcError(f"{record.name} cannot be decoded as an image")
-    batch = model.framing.batch([(record, pixels)])
-    width, height = _size(record)
+    batch = model.framing.batch([(record, decode(record, model.framing))])
+    with opened(record) as image:
+        width, height = upright_size(image)
     one = model.detections(batch.images_N3HW.to(pick_device()), batch.sizes)[0]
     one = scaled(one, width / batch.sizes[0][1], height / batch.sizes[0][0])
     return [
@@ -188,17 +189,10 @@ def sightings(model: Detector | DetectorTeachers, record: Record, least: float) 
     ]
 
 
-def _size(record: Record) -> tuple[int, int]:
-    if isinstance(record.image, np.ndarray):
-        return record.image.shape[1], record.image.shape[0]
-    with Image.open(io.BytesIO(record.image) if isinstance(record.image, bytes) else record.image) as image:
-        return ImageOps.exif_transpose(image).size
-
-
 def drawn(path: str | Path, sightings: Sequence[Sighting], names: Sequence[str]) -> Image.Image:
     """The picture with its boxes; a class keeps its colour."""
-    with Image.open(path) as opened:
-        image = ImageOps.exif_transpose(opened).convert("RGB")
+    with Image.open(path) as stored:
+        image = upright_rgb(stored, at_least=max(stored.size))
     pen = ImageDraw.Draw(image)
     stroke = max(1, round(min(image.size) / 150))
     font = ImageFont.load_default(max(10, round(min(image.size) / 22)))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Self, get_args
 
 import torch
 from torch import Tensor
 
 from dmc.classes import Classes, ClassUnion
-from dmc.detect.detector import Detector, suppressed
+from dmc.detect.detector import Detector, found_in
 from dmc.detect.precision import Found
 from dmc.detect.scenes import Scenes
 from dmc.distill.folding import folded
@@ -84,9 +84,7 @@ class DetectorTeachers:
             places_NS = objectness_NA.topk(min(count, objectness_NA.shape[1]), dim=1).indices
             logits = [gathered(a.logits_NAK, places_NS).flatten(0, 1) for a in answers]
             target_MT = build_targets(logits, self.union, self.centring)
-            boxes_INSB = torch.stack([gathered(a.boxes_NAB, places_NS) for a in answers])
-            owner_NS = owner_NA.gather(1, places_NS)
-            boxes_NSB = boxes_INSB.gather(0, owner_NS[None, :, :, None].expand_as(boxes_INSB[:1]))[0]
+            boxes_NSB = owned([gathered(a.boxes_NAB, places_NS) for a in answers], owner_NA.gather(1, places_NS))
         return Selected(places_NS, target_MT.view(*places_NS.shape, -1), boxes_NSB)
 
     def detections(self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]]) -> list[Found]:
@@ -101,18 +99,8 @@ class DetectorTeachers:
             owner_NA = scores_INAT.amax(dim=3).argmax(dim=0)
             best_NA = scores_NAT.argmax(dim=2, keepdim=True)
             only_NAT = torch.zeros_like(scores_NAT).scatter(2, best_NA, scores_NAT.gather(2, best_NA))
-
-            def corners(n: int) -> Callable[[Tensor], Tensor]:
-                def of(places: Tensor) -> Tensor:
-                    each = [
-                        d.network.decoded(a.boxes_NAB[n, places], a.anchors_A4[places])
-                        for d, a in zip(self.answering, answers, strict=True)
-                    ]
-                    return torch.stack(each)[owner_NA[n, places], torch.arange(len(places), device=places.device)]
-
-                return of
-
-            return [suppressed(only_NAT[n], corners(n), size) for n, size in enumerate(sizes)]
+            together = answers[0]._replace(boxes_NAB=owned([a.boxes_NAB for a in answers], owner_NA))
+            return found_in(together, only_NAT, self.answering[0].network.decoded, sizes)
 
 
 def require_same_anchors(answers: Sequence[tuple[Detector, Answers]]) -> None:
@@ -125,6 +113,12 @@ def require_same_anchors(answers: Sequence[tuple[Detector, Answers]]) -> None:
                 f"{first.name} ({first.arch}) and {other.name} ({other.arch}) lay their anchors differently; "
                 "they are distilled anchor by anchor, so take detectors of one family with the same anchors"
             )
+
+
+def owned(boxes: Sequence[Tensor], owner_NA: Tensor) -> Tensor:
+    """At each anchor the box of the teacher that owns it."""
+    boxes_INAB = torch.stack(list(boxes))
+    return boxes_INAB.gather(0, owner_NA[None, :, :, None].expand_as(boxes_INAB[:1]))[0]
 
 
 def gathered(values_NAX: Tensor, places_NS: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -155,9 +156,17 @@ def _timm_pyramid(plan: Blueprint, weights: str | None) -> TimmPyramid:
         overlay = {"state_dict": _whole(name, Path(weights))} if weights not in (None, "imagenet") else None
         # timm would list the classifier's weights, which a backbone does not need, and the hub each of its attempts.
         with _quiet("timm"), _quiet("huggingface_hub"):
-            body = timm.create_model(
-                name, features_only=True, pretrained=weights is not None, pretrained_cfg_overlay=overlay
+            make = partial(
+                timm.create_model,
+                name,
+                features_only=True,
+                pretrained=weights is not None,
+                pretrained_cfg_overlay=overlay,
             )
+            try:
+                body = make(strict_img_size=False)  # Swin takes images of any size then
+            except TypeError:  # most do so anyway, and do not know the setting
+                body = make()
         strides, channels = list(body.feature_info.reduction()), body.feature_info.channels()
         if not {8, 16, 32} <= set(strides):
             raise DmcError(f"timm/{name} has features at strides {strides}, a pyramid needs 8, 16 and 32")
@@ -194,12 +203,15 @@ def _whole(name: str, weights: Path) -> dict[str, Tensor]:
 
 
 def _freeze_beginning(body: nn.Module, last: int) -> None:
-    """Keep the general first layers as they were pretrained: all that the features before stride 8 are made of."""
+    """Keep the general first layers as they were pretrained: all that the features before stride 8 are made of. Where
+    that is more than a quarter of the network (HRNet's finest features are made of all others), none is kept."""
     body.eval()
     if last >= 0:
         body(torch.zeros(1, 3, 64, 64))[last].sum().backward()
-    for parameter in body.parameters():
-        parameter.requires_grad_(parameter.grad is None)
+    first = [parameter for parameter in body.parameters() if parameter.grad is not None]
+    keep = 4 * sum(p.numel() for p in first) < sum(p.numel() for p in body.parameters())
+    for parameter in first:
+        parameter.requires_grad_(not keep)
         parameter.grad = None
 
 

@@ -46,6 +46,7 @@ class EvenAnchors(AnchorGenerator):  # type: ignore[misc]
 class OneStage(ABC):
     """Mixed into torchvision's networks, whose state dicts stay as they are."""
 
+    background = 0  # outputs at each anchor in front of those of the classes
     stretches = False  # does it want a square, whatever the image's shape?
     frozen_norm = False  # do the backbone's batch norms stay as they came with the weights?
 
@@ -129,6 +130,7 @@ class FcosDetector(OneStage, FCOS):  # type: ignore[misc]
 
 
 class SsdDetector(OneStage, SSD):  # type: ignore[misc]
+    background = 1
     stretches = True
 
     def kept(self, answers: Answers, columns: Sequence[int]) -> Answers:

@@ -28,15 +28,15 @@ def as_dict(result: Evaluation | DetectionEvaluation) -> dict[str, Any]:
         return asdict(result)
     overall = {"mean": result.mean, "mean_area": result.mean_area, "coco": result.coco, "coco_50": result.coco_50}
     return {
-        **_known(overall),
-        "per_class": {name: _known(precision._asdict()) for name, precision in result.per_class.items()},
+        **known(overall),
+        "per_class": {name: known(precision._asdict()) for name, precision in result.per_class.items()},
         "data": result.data,
         "images": result.images,
         "skipped": result.skipped,
     }
 
 
-def _known(values: dict[str, float]) -> dict[str, float | None]:
+def known(values: dict[str, float]) -> dict[str, float | None]:
     """JSON has no NaN, which a class without objects has."""
     return {key: None if math.isnan(value) else value for key, value in values.items()}
 
@@ -49,7 +49,8 @@ def as_text(result: Evaluation | DetectionEvaluation) -> str:
         return "\n".join([*lines, f"{'all':<{width}}  {result.accuracy:6.1%}  {counted}"])
     lines = [f"{'':<{width}}  VOC07 AP  area AP  objects"]
     for name, (points, area, objects) in result.per_class.items():
-        lines.append(f"{name:<{width}}  {points:8.1%}  {area:7.1%}  {objects:7}")
+        shown = f"{points:8.1%}  {area:7.1%}" if objects else f"{'-':>8}  {'-':>7}"
+        lines.append(f"{name:<{width}}  {shown}  {objects:7}")
     lines.append(f"{'mean':<{width}}  {result.mean:8.1%}  {result.mean_area:7.1%}  {counted} in {result.data}")
     return "\n".join([*lines, f"COCO AP {result.coco:.1%}, at overlap 0.5 {result.coco_50:.1%}"])
 
@@ -66,11 +67,7 @@ def classes_of(model: Specialist, images: Sequence[str], top: int) -> Shown:
 
 def objects_of(model: Detector, images: Sequence[str], least: float, draw: Path | None) -> Shown:
     """Boxes as left, top, right, bottom in the picture's pixels; `draw` is a folder for pictures."""
-    if draw is not None and draw.is_file():
-        raise DmcError(f"{draw} is a file; give a folder to draw to")
-    twice = [stem for stem, count in Counter(Path(image).stem for image in images).items() if count > 1]
-    if draw is not None and twice:
-        raise DmcError(f"two of the images are called {twice[0]}, and both would be drawn as {twice[0]}.png")
+    drawings = [] if draw is None else _places(draw, images)
     answers = detection.predict(model, images, least)
     data, lines = [], []
     for image, found in zip(images, answers, strict=True):
@@ -78,7 +75,22 @@ def objects_of(model: Detector, images: Sequence[str], least: float, draw: Path 
         data.append({"image": image, "objects": objects})
         said = ", ".join(f"{s.name} {s.score:.0%} at {'/'.join(f'{v:.0f}' for v in s.box)}" for s in found)
         lines.append(f"{image}: {said or 'nothing'}")
-        if draw is not None:
-            draw.mkdir(parents=True, exist_ok=True)
-            detection.drawn(image, found, model.names).save(draw / f"{Path(image).stem}.png")
+    for image, found, place in zip(images, answers, drawings, strict=False):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        detection.drawn(image, found, model.names).save(place)
     return Shown(data, "\n".join(lines))
+
+
+def _places(draw: Path, images: Sequence[str]) -> list[Path]:
+    """For each image its drawing, which must not overwrite another one, or a picture that was given."""
+    if draw.is_file():
+        raise DmcError(f"{draw} is a file; give a folder to draw to")
+    places = [draw / f"{Path(image).stem}.png" for image in images]
+    twice = [place for place, count in Counter(places).items() if count > 1]
+    if twice:
+        raise DmcError(f"two of the images are called {twice[0].stem}, and both would be drawn as {twice[0].name}")
+    given = {Path(image).resolve() for image in images}
+    lost = [place for place in places if place.resolve() in given]
+    if lost:
+        raise DmcError(f"{lost[0]} would be overwritten by a drawing; choose another folder for --draw")
+    return places
