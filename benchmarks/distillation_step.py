@@ -17,8 +17,9 @@ import torch
 
 from dmc.data.batch import Batch
 from dmc.detect.consolidation import ANCHORS, DetectionDistillation
-from dmc.detect.detector import Detector
+from dmc.detect.detector import IMAGENET, Detector
 from dmc.detect.teachers import DetectorTeachers
+from dmc.models.blueprint import create_detector
 
 
 def seconds(work: Callable[[], object], repeats: int) -> list[float]:
@@ -38,8 +39,9 @@ def main() -> None:
     options.add_argument("--repeats", type=int, default=7)
     given = options.parse_args()
 
-    student, *detectors = (
-        Detector.untrained(given.arch, names, weights=None) for names in ("abcdefghij", "abcde", "fghij")
+    student, *detectors = (  # frozen as with pretrained weights, which change no time
+        Detector(create_detector(given.arch, len(names)), names, IMAGENET, "sigmoid", given.arch, given.arch)
+        for names in ("abcdefghij", "abcde", "fghij")
     )
     teachers = DetectorTeachers(detectors)
     plain = DetectorTeachers(detectors)
