@@ -190,8 +190,6 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """The whole story, offline: merge two digit specialists, or two digit detectors, by looking at letters."""
-    from dataclasses import asdict
-
     if task == "classify":
         from dmc.demo import as_table, run_demo
 
@@ -204,7 +202,7 @@ def demo(
 
         folder = out or Path("dmc-demo-detect")
         seen = detection.run_demo(seed, folder)
-        found = [asdict(row) for row in seen]
+        found = {row.model: {"old": row.old, "new": row.new, "parameters": row.parameters} for row in seen}
         table = detection.as_table(seen)
     if as_json:
         print(json.dumps(found, indent=2))

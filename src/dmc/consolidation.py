@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack, get_args
@@ -83,6 +84,9 @@ class TeacherGroup(Protocol):
     def to(self, device: torch.device) -> Self: ...
 
     def fold(self) -> None: ...
+
+    def each(self, images_N3HW: Tensor) -> Sequence[Any]:
+        """What every one of them answers, if all is well."""
 
 
 class Plan(ABC, Generic[Student]):
@@ -230,9 +234,7 @@ class Consolidation(Plan[Specialist]):
     def _new_student(self, arch: str | None, size: int | None, seed: int, weights: str | None) -> Specialist:
         """Never a teacher's weights: that would favour its classes (end of section 3.1)."""
         first = self.teachers.specialists[0]
-        if arch is None and first.arch is None:
-            raise DmcError(f"{first.name} has no architecture name; say which one the student has (arch)")
-        arch = known_architecture(arch or str(first.arch))
+        arch = known_architecture(arch or first.require_arch())
         alike = next((s.preprocessing for s in self.teachers.specialists if s.arch == arch), None)
         preprocessing = alike or default_preprocessing(arch)
         preprocessing = replace(preprocessing, size=size or preprocessing.size)
@@ -313,31 +315,55 @@ def learn(
     source, images = open_labeled(data), open_images(aux)
     if keep is not None:
         source = source.keep(keep)
-    arch = settings.get("arch") or old.arch
-    if arch is None:
-        raise DmcError(f"{old.name} has no architecture name; say which one to train (arch)")
-    if out is not None:
-        require_free(Path(out), resume)
+    arch = settings.get("arch") or old.require_arch()
     alike = old.preprocessing if known_architecture(arch) == old.arch else None
-    stand_in = Specialist.untrained(arch, source.classes, alike, old.output)
-    plan = Consolidation([old, stand_in], images, **settings)  # what is wrong should show before days of training
-    plan.teachers.each(plan.first_batch()[0].images_N3HW)
-    new = train(
+    new = partial(
+        train,
         source,
-        Path(out) / "specialist" if out is not None else None,
         arch=arch,
         preprocessing=alike,
         size=settings.get("size"),
         output=old.output,
         weights=settings.get("weights"),
         schedule=specialist_schedule,
+    )
+    return taught(
+        old,
+        Specialist.untrained(arch, source.classes, alike, old.output),
+        new,
+        lambda teachers: Consolidation(teachers, images, **settings),
+        source.name,
+        out,
+        resume,
+        checkpoint_every,
+    )
+
+
+def taught(
+    old: Student,
+    stand_in: Student,
+    train_new: Callable[..., Student],
+    plan_for: Callable[[list[Student]], Plan[Student]],
+    data: str,
+    out: str | Path | None,
+    resume: bool,
+    checkpoint_every: float,
+) -> Student:
+    """An old model and the one that `train_new` makes, merged. `stand_in` is like that one, but untrained: what is
+    wrong with the merger should show before days of training."""
+    if out is not None:
+        require_free(Path(out), resume)
+    plan = plan_for([old, stand_in])
+    plan.teachers.each(plan.first_batch()[0].images_N3HW)
+    new = train_new(
+        Path(out) / "specialist" if out is not None else None,
         seed=plan.seed,
         memory=plan.memory,
         resume=resume,
         checkpoint_every=checkpoint_every,
     )
-    merging = Consolidation([old, new], images, **settings)
-    merging.made_by = f"dmc learn, new classes from {source.name}"
+    merging = plan_for([old, new])
+    merging.made_by = f"dmc learn, new classes from {data}"
     return merging.run(out, resume, checkpoint_every)
 
 

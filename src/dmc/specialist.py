@@ -54,6 +54,12 @@ class Model(ABC):
             raise DmcError(f"{name}: output kind {output!r} is neither 'softmax' nor 'sigmoid'")
         self._check_head()
 
+    def require_arch(self) -> str:
+        """For others to be built like it."""
+        if self.arch is None:
+            raise DmcError(f"{self.name} has no architecture name; say which one the student has (arch)")
+        return self.arch
+
     @abstractmethod
     def _check_head(self) -> None:
         """Refuse a module whose answer does not fit the class names."""

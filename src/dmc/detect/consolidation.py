@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, get_args
@@ -14,7 +15,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from dmc.consolidation import Images, Plan
+from dmc.consolidation import Images, Plan, taught
 from dmc.data.batch import Batch
 from dmc.data.feed import MEMORY, Feed
 from dmc.data.opening import open_images
@@ -31,7 +32,7 @@ from dmc.errors import DmcError, require_one_of
 from dmc.loading import load_any
 from dmc.seeds import seed_for
 from dmc.training.loop import Task
-from dmc.training.run import CHECKPOINT_EVERY, require_free
+from dmc.training.run import CHECKPOINT_EVERY
 from dmc.training.schedule import DETECTION, Schedule
 
 ANCHORS = 64  # selected in each image
@@ -105,9 +106,7 @@ class DetectorConsolidation(Plan[Detector]):
             raise DmcError(f"box weight {box_weight} must be 0 or a positive number")
         self.loss, self.anchors, self.box_weight, self.weights = loss, anchors, box_weight, weights
         first = teachers[0]
-        arch = arch or first.arch
-        if arch is None:
-            raise DmcError(f"{first.name} has no architecture name; say which one the student has (arch)")
+        arch = arch or first.require_arch()
         alike = next((d.preprocessing for d in teachers if d.arch == arch), detector_preprocessing(arch))
         preprocessing = replace(alike, size=size or self.teachers.framing.size)
         self.student = Detector.untrained(arch, self.teachers.union.names, preprocessing, seed, weights)
@@ -206,27 +205,22 @@ def learn(
     source, images = open_scenes(data), open_images(aux)
     if keep is not None:
         source = source.keep(keep)
-    arch = settings.get("arch") or old.arch
-    if arch is None:
-        raise DmcError(f"{old.name} has no architecture name; say which one to train (arch)")
-    if out is not None:
-        require_free(Path(out), resume)
-    weights = settings.get("weights", "imagenet")
-    stand_in = Detector.untrained(arch, source.classes, old.preprocessing, weights=weights)
-    plan = DetectorConsolidation([old, stand_in], images, **settings)  # what is wrong should show before training
-    plan.teachers.each(plan.first_batch()[0].images_N3HW)
-    new = train(
+    arch, weights = settings.get("arch") or old.require_arch(), settings.get("weights", "imagenet")
+    new = partial(
+        train,
         source,
-        Path(out) / "specialist" if out is not None else None,
         arch=arch,
-        size=plan.student.preprocessing.size,
+        size=settings.get("size") or old.preprocessing.size,
         weights=weights,
         schedule=specialist_schedule,
-        seed=plan.seed,
-        memory=plan.memory,
-        resume=resume,
-        checkpoint_every=checkpoint_every,
     )
-    merging = DetectorConsolidation([old, new], images, **settings)
-    merging.made_by = f"dmc learn, new classes from {source.name}"
-    return merging.run(out, resume, checkpoint_every)
+    return taught(
+        old,
+        Detector.untrained(arch, source.classes, old.preprocessing, weights=weights),
+        new,
+        lambda teachers: DetectorConsolidation(teachers, images, **settings),
+        source.name,
+        out,
+        resume,
+        checkpoint_every,
+    )
