@@ -30,23 +30,27 @@ def bench(tmp_path: Path) -> Bench:
 
 
 class Spy(Method):
-    """Notes what it is given, each lesson and itself, where it should not be able to: outside of itself."""
+    """Notes all that it has, where it should not be able to: outside of itself."""
 
     name, title = "spy", "Spy"
-    seen: ClassVar[list[tuple[Lesson, Method]]] = []
+    seen: ClassVar[list[tuple[Lesson, Learned, Method]]] = []
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
-        self.remember(lesson)
+        self.remember(first, lesson)
         return first
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        self.remember(lesson)
+        self.remember(before, lesson)
         old = before.specialists[0]
         return Learned([old.widened(lesson.data.classes)])
 
-    def remember(self, lesson: Lesson) -> None:
+    def remember(self, before: Learned, lesson: Lesson) -> None:
         self.hoard = [*getattr(self, "hoard", []), lesson]
-        self.seen.append((lesson, self))
+        self.seen.append((lesson, before, self))
+
+
+class SpyWithImages(Spy):
+    name, uses_aux = "spy-with-images", True
 
 
 def reachable(root: object) -> list[object]:
@@ -68,20 +72,31 @@ def reachable(root: object) -> list[object]:
     return found
 
 
-def test_old_data_is_out_of_reach(bench: Bench) -> None:
+def pixels_of(source: Source) -> set[bytes]:
+    return {np.asarray(record.image).tobytes() for record in source.records()}
+
+
+@pytest.mark.parametrize("method", [Spy(), SpyWithImages()])
+def test_old_data_is_out_of_reach(bench: Bench, method: Spy) -> None:
     Spy.seen.clear()
     bench.settle()
-    assert bench.run_cell(Spy(), 0) == ""
+    assert bench.run_cell(method, 0) == ""
     stream = bench.open(0)
-    assert [lesson.data.classes for lesson, _ in Spy.seen] == [tuple(sorted(group)) for group in stream.groups]
-    for (lesson, spy), group in zip(Spy.seen, stream.groups, strict=True):
-        assert lesson.aux is None  # it declared none
-        sources = [thing for thing in reachable([lesson, spy]) if isinstance(thing, Source)]
-        assert len(sources) == 1  # what it hoarded in earlier lessons is gone
-        wanted = len(stream.train.keep(group))
-        images = [thing for thing in reachable([lesson, spy]) if isinstance(thing, np.ndarray)]
-        assert len(lesson.data) == wanted == len(images)
-        assert all(image.base is None for image in images)  # no view into the whole data set
+    assert [lesson.data.classes for lesson, _, _ in Spy.seen] == [tuple(sorted(group)) for group in stream.groups]
+    for (lesson, before, spy), group in zip(Spy.seen, stream.groups, strict=True):
+        things = reachable([lesson, before, spy])
+        given = [lesson.data] if lesson.aux is None else [lesson.data, lesson.aux]
+        assert len(given) == 1 + method.uses_aux
+        sources = [thing for thing in things if isinstance(thing, Source)]
+        assert all(any(source is one for one in reachable(given)) for source in sources)  # hoarded ones are gone
+        own = stream.train.keep(group)
+        others = stream.train.keep([name for name in stream.train.classes if name not in group])
+        arrays = [thing for thing in things if isinstance(thing, np.ndarray) and thing.dtype == np.uint8]
+        seen = {image.tobytes() for array in arrays for image in (array if array.ndim == 4 else [array])}
+        assert pixels_of(own) <= seen
+        assert not pixels_of(others) & seen
+        assert all(array.base is None for array in arrays)  # no view into the whole data set
+        assert not any(isinstance(thing, Tensor) and thing.dtype == torch.uint8 for thing in things)
 
 
 def test_only_the_oracle_sees_everything(bench: Bench) -> None:
