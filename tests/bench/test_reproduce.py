@@ -15,7 +15,7 @@ from dmc.bench.reproduce import Reproduction, recipe_job
 from dmc.bench.runner import FACTORS
 from dmc.methods import METHODS
 from dmc.recipes.recipe import comparisons, load_recipes, published
-from dmc.report.reproduce import draw
+from dmc.report.reproduce import draw, lwf_lines
 from tests.conftest import Answer, write_images
 
 Dmc = Callable[..., Answer]
@@ -219,13 +219,25 @@ def test_settings_of_a_profile_can_be_changed(dmc: Dmc, tmp_path: Path) -> None:
     )
 
 
-def test_amounts_are_drawn_with_and_without_a_spread(tmp_path: Path) -> None:
-    """Of three amounts, one has a single finished order."""
-    job = recipe_job("aux-amount", "lite", 2, tmp_path, None, [], [], False)
-    assert isinstance(job, Reproduction)
+def test_amounts_are_drawn_with_and_without_a_spread_beside_lwf(data_root: Path, tmp_path: Path) -> None:
+    """Of two amounts, one has a single finished order. LwF knows 2/2, 3/4 and 3/6 of the classes: 62.5% without the
+    first group."""
+    jobs = [recipe_job(name, "smoke", 2, tmp_path, data_root, [], [], False) for name in ("aux-amount", "accuracy-g10")]
+    job, other = (job for job in jobs if isinstance(job, Reproduction))
+    assert lwf_lines(job, job.benches()) == []
+    (bench,) = other.benches().values()
+    for i, right in enumerate((2, 3, 3)):
+        place = bench.cell_folder("lwf", 0) / f"group-{i}"
+        place.mkdir(parents=True)
+        classes = np.arange(2 * i + 2)
+        confusion = np.zeros((len(classes), len(classes)), np.int64)
+        confusion[classes, np.where(classes < right, classes, 0)] = 4
+        np.save(place / "confusion.npy", confusion)
+    (line,) = lwf_lines(job, job.benches())
+    assert (line.label, line.x, line.y) == ("LwF, g = 2", [50, 100], [0.625, 0.625])
     rows = [
         {"row": "DMC", "setting": setting, "average incremental": {"mean": 0.5, "std": spread}}
-        for setting, spread in zip(job.benches(), (0.1, None, 0.2), strict=True)
+        for setting, spread in zip(job.benches(), (0.1, None), strict=True)
     ]
     draw(job, job.benches(), rows, tmp_path / "amounts.png")
     assert (tmp_path / "amounts.png").stat().st_size > 5_000

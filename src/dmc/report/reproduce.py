@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import numpy as np
 from dmc.bench.reproduce import Reproduction, Row
 from dmc.bench.runner import Bench
 from dmc.methods import METHODS
-from dmc.report.bench import Series, cell, draw_lines, new_figure
+from dmc.recipes.recipe import load_recipes
+from dmc.report.bench import Series, cell, collected, draw_lines, new_figure
 
 
 def as_table(job: Reproduction, rows: Sequence[Row]) -> str:
@@ -64,9 +66,8 @@ def draw(job: Reproduction, benches: Mapping[str, Bench], rows: Sequence[Row], p
     if job.recipe.figure == "confusion":
         _draw_confusions(job, benches, title, path)
     elif job.recipe.figure == "amount":
-        draw_lines(
-            _by_amount(benches, rows), "auxiliary images", "average incremental accuracy, %", title, path, log=True
-        )
+        series = [*_by_amount(benches, rows), *lwf_lines(job, benches)]
+        draw_lines(series, "auxiliary images", "average incremental accuracy, %", title, path, log=True)
     elif job.recipe.figure is not None:
         first = job.recipe.figure == "first-task"
         y, spread = ("first task", "first task spread") if first else ("accuracy", "spread")
@@ -92,6 +93,24 @@ def _by_amount(benches: Mapping[str, Bench], rows: Sequence[Row]) -> list[Series
         Series(label, [x for x, _ in points], [y["mean"] for _, y in points], [y["std"] or 0 for _, y in points])
         for label, points in lines.items()
     ]
+
+
+def lwf_lines(job: Reproduction, benches: Mapping[str, Bench]) -> list[Series]:
+    """LwF, which looks at no auxiliary image, as the paper draws it beside: from the comparison of all methods with the
+    same groups, where the folder has it."""
+    amounts = sorted({bench.profile.aux_images or 0 for bench in benches.values()})
+    found: dict[str, Series] = {}
+    for size, groups in {bench.group_size: len(bench.open(0).groups) for bench in benches.values()}.items():
+        for name, recipe in load_recipes().items():
+            if not name.startswith("accuracy-") or recipe.at(job.profile).group_sizes != (size,):
+                continue
+            (bench,) = replace(job, name=name, recipe=recipe.at(job.profile), also={}).benches().values()
+            for method, cells in collected(bench).items():
+                if method in ("lwf", "lwf.mc"):
+                    label = f"{METHODS[method].title}, g = {size}"
+                    mean = float(np.mean([scores.until(groups - 1).average_incremental for scores in cells.values()]))
+                    found[label] = Series(label, amounts, [mean] * len(amounts))
+    return list(found.values())
 
 
 def _draw_confusions(job: Reproduction, benches: Mapping[str, Bench], title: str, path: Path) -> None:
