@@ -21,8 +21,8 @@ from dmc.demo import ARCH, NEW, OLD, PREPROCESSING
 from dmc.distill.losses import LossName
 from dmc.distill.teachers import Scale, Teachers
 from dmc.errors import DmcError
-from dmc.methods.finetuning import finetune
 from dmc.specialist import Output
+from dmc.training.supervised import fit_labeled
 from tests.conftest import SMALL, tiny, write_images
 
 NOISE = np.random.default_rng(0).integers(0, 256, (32, 16, 16, 3), dtype=np.uint8)
@@ -37,7 +37,7 @@ def test_learning_from_letters_beats_fine_tuning_on_digits() -> None:
         dmc.train(data, keep=part, arch=ARCH, preprocessing=PREPROCESSING, schedule=quick) for part in (OLD, NEW)
     )
     merged = dmc.consolidate([old, new], letters(3000, 0), schedule=quick)
-    tuned = finetune(old, data.keep(NEW), quick)
+    tuned = fit_labeled(old.widened(NEW), data.keep(NEW), schedule=quick)
     ours, theirs = dmc.evaluate(merged, test), dmc.evaluate(tuned, test)
     assert ours.images == theirs.images == 540
     assert theirs.of(OLD) < 0.2 < 0.9 < theirs.of(NEW)  # it forgets

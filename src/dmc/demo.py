@@ -12,10 +12,9 @@ from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
 from dmc.evaluation import evaluate
-from dmc.methods.finetuning import finetune
 from dmc.specialist import Specialist
 from dmc.training.schedule import Schedule
-from dmc.training.supervised import train
+from dmc.training.supervised import fit_labeled, train
 
 TITLES = {
     "finetuning": "fine-tuning",
@@ -55,7 +54,7 @@ def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
         return train(source, place, arch=ARCH, preprocessing=PREPROCESSING, schedule=LABELED, seed=seed, resume=True)
 
     old, new, joint = specialist(old_data, "old"), specialist(new_data, "new"), specialist(data, "oracle")
-    tuned = finetune(old, new_data, LABELED, seed)
+    tuned = fit_labeled(old.widened(NEW), new_data, schedule=LABELED, seed=seed)
     place = folder / "dmc" if folder else None
     merged = consolidate([old, new], aux, place, schedule=UNLABELED, seed=seed, resume=True)
 

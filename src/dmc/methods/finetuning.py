@@ -5,15 +5,7 @@ The paper's baseline that forgets (section 4.2.2). The head grows; cross entropy
 
 from __future__ import annotations
 
-from dmc.data.sources import Source
-from dmc.methods.base import Learned, Lesson, Method, fitted, new_classes, widened
-from dmc.specialist import Specialist
-from dmc.training.schedule import SPECIALIST, Schedule
-from dmc.training.supervised import fit_labeled
-
-
-def finetune(old: Specialist, data: Source, schedule: Schedule = SPECIALIST, seed: int = 0) -> Specialist:
-    return fit_labeled(old.widened(new_classes(old.names, data)), data, schedule=schedule, seed=seed)
+from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 
 
 class Finetuning(Method):

@@ -8,6 +8,7 @@ Algorithm 3's.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +20,9 @@ from dmc.data.decode import Geometry
 from dmc.data.sources import JoinedImages
 from dmc.device import pick_device
 from dmc.methods import exemplars
-from dmc.methods.base import Classifier, Learned, Lesson, Method, new_classes
+from dmc.methods.base import Classifier, Learned, Lesson, Method, fitted, widened
 from dmc.specialist import Specialist
-from dmc.training.supervised import Supervised, fit_labeled
+from dmc.training.supervised import Supervised
 
 
 class SigmoidDistillation(Supervised):
@@ -69,12 +70,9 @@ class ICaRL(Method):
         return self._with_exemplars(first.specialists[0], {}, lesson)
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        old, kept = before.specialists[0], exemplars.of(before.notes)
-        wide = old.widened(new_classes(old.names, lesson.data))
+        (old, wide), kept = widened(before, lesson), exemplars.of(before.notes)
         data = JoinedImages(lesson.data, exemplars.as_source(kept))
-        task = SigmoidDistillation(wide, old, data.classes)
-        run = lesson.folder / "icarl"
-        learned = fit_labeled(wide, data, run, lesson.profile.specialist, lesson.seed, resume=True, task=task)
+        learned = fitted(wide, replace(lesson, data=data), "icarl", SigmoidDistillation(wide, old, data.classes))
         return self._with_exemplars(learned, kept, lesson)
 
     def _with_exemplars(self, model: Specialist, kept: dict[str, Tensor], lesson: Lesson) -> Learned:
