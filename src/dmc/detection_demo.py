@@ -19,9 +19,9 @@ OLD, NEW = tuple("01234"), tuple("56789")
 ARCH = "retinanet:timm/test_resnet,width=32,depth=2,scale=2"
 SCENES, UNLABELED, TESTED = 1200, 2400, 300
 LABELED_SCHEDULE = DETECTION.model_copy(
-    update={"epochs": 14, "lr": 4e-3, "shape": "one-cycle", "batch_size": 16, "flip": False}
+    update={"epochs": 9, "lr": 4e-3, "shape": "one-cycle", "batch_size": 16, "flip": False}
 )
-UNLABELED_SCHEDULE = LABELED_SCHEDULE.model_copy(update={"epochs": 12})
+UNLABELED_SCHEDULE = LABELED_SCHEDULE.model_copy(update={"epochs": 8})
 
 
 @dataclass(frozen=True)
