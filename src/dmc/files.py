@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -51,3 +52,8 @@ def settle(folder: Path, asked: Mapping[str, Any]) -> None:
 def digest(content: Any) -> str:
     """Names a folder by what is in it."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def known(values: Mapping[str, float]) -> dict[str, float | None]:
+    """JSON has no NaN, which a class without objects has."""
+    return {key: None if math.isnan(value) else value for key, value in values.items()}

@@ -227,6 +227,7 @@ def test_a_cell_that_diverges_does_not_stop_the_others(
     [
         (("digits", "--methods", "dmcc"), "unknown method 'dmcc'; did you mean 'dmc'?"),
         (("digits", "--methods", "all,LwF.MC"), "unknown method 'LwF.MC'; did you mean 'lwf.mc'?"),
+        (("digits", "--methods", ""), "no method is named"),
         (("digits", "--profile", "lit"), "unknown profile 'lit'; did you mean 'lite'?"),
         (("nowhere",), "unknown stream 'nowhere'"),
         (("digits", "--group-size", "10"), "all 10 classes are in the first group"),

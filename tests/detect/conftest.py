@@ -9,8 +9,16 @@ import numpy as np
 import pytest
 from PIL import Image, ImageDraw
 
+from dmc.detect.detector import Detector
+
 TINY = "retinanet:timm/test_resnet,width=16,depth=1,scale=2"
 KINDS = {"red": "#ff2020", "green": "#20ff20", "blue": "#2040ff"}
+
+
+def untrained(names: str, arch: str = TINY, seed: int = 0) -> Detector:
+    detector = Detector.untrained(arch, names, seed=seed, weights=None)
+    detector.name = f"detector-{seed}"
+    return detector
 
 
 def hash_of(kind: str) -> int:

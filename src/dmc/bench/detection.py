@@ -35,10 +35,9 @@ from dmc.detect.evaluation import evaluate
 from dmc.detect.teachers import DetectorTeachers
 from dmc.distill.targets import Centring
 from dmc.errors import DmcError, nearest
-from dmc.files import digest, settle, write_text
+from dmc.files import digest, known, settle, write_text
 from dmc.recipes.profile import read_recipes
 from dmc.recipes.recipe import published
-from dmc.report.evaluation import known
 from dmc.training.run import made
 from dmc.training.schedule import DETECTION, Schedule
 

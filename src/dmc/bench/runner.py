@@ -95,6 +95,8 @@ class Bench:
 
     def require_sense(self, methods: Sequence[Method]) -> None:
         """What would go wrong in every cell should do so before anything trains."""
+        if not methods:
+            raise DmcError("no method is named: give --methods, or leave it out for all")
         with_aux = any(method.uses_aux for method in methods)
         require(needed_data(self.stream, self.profile, with_aux), self.data_root)
         stream = self.open(0, with_aux)

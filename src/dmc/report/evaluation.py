@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from dmc.detect.detector import Detector
 from dmc.detect.evaluation import DetectionEvaluation
 from dmc.errors import DmcError
 from dmc.evaluation import Evaluation
+from dmc.files import known
 from dmc.specialist import Specialist
 
 
@@ -34,11 +34,6 @@ def as_dict(result: Evaluation | DetectionEvaluation) -> dict[str, Any]:
         "images": result.images,
         "skipped": result.skipped,
     }
-
-
-def known(values: dict[str, float]) -> dict[str, float | None]:
-    """JSON has no NaN, which a class without objects has."""
-    return {key: None if math.isnan(value) else value for key, value in values.items()}
 
 
 def as_text(result: Evaluation | DetectionEvaluation) -> str:
