@@ -106,7 +106,7 @@ def test_teachers_can_be_cut_down_and_renamed(
     assert found["student"]["classes"] == ["a", "e", "z"]
     assert found["shared"] == ["e"]
     first, second = (tiny(names, seed) for names, seed in (("ab", 1), ("cde", 2)))
-    pixels = torch.stack([p for r in open_images(aux_folder).records() if (p := decode(r, Geometry(16))) is not None])
+    pixels = torch.stack([decode(record, Geometry(16)) for record in open_images(aux_folder).records()])
     for teacher, spread in zip((first, second.keep("ce")), found["logit_spreads"], strict=True):
         logits = teacher.logits(pixels)
         assert spread == pytest.approx((logits - logits.mean(1, keepdim=True)).std().item(), abs=0.01)
@@ -235,8 +235,8 @@ def test_what_nobody_thought_of_is_one_line(
 
 
 def test_places_that_are_empty_text(dmc: Dmc, consolidate: Dmc, tmp_path: Path, labeled_folder: Path) -> None:
-    bad(consolidate(aux=""), "an empty text is no place; is a variable unset?")
-    bad(dmc("evaluate", "", labeled_folder), "an empty text is no place")
+    bad(consolidate(aux=""), "the path is empty; is a variable unset?")
+    bad(dmc("evaluate", "", labeled_folder), "the path is empty")
     bad(dmc("train", labeled_folder, "-o", ""), "--out is empty or the current folder")
 
 

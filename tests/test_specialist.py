@@ -293,9 +293,7 @@ def test_the_real_pretrained_network_answers_as_timm_does(real_data: Path, tmp_p
     paths = sorted(folder.glob("*.jpg"))[:40]
     source = {Path(r.name): r for r in open_images(folder).records() if Path(r.name) in paths}
     for path in paths:
-        pixels = decode(source[path], loaded.geometry)
-        assert pixels is not None
-        ours = loaded.probabilities(pixels[None])
+        ours = loaded.probabilities(decode(source[path], loaded.geometry)[None])
         with torch.no_grad():
             theirs = loaded.module(transform(Image.open(path).convert("RGB"))[None]).softmax(1)
         same += int(ours.argmax() == theirs.argmax())
@@ -307,7 +305,7 @@ def test_predict_gives_the_most_probable_first(tmp_path: Path) -> None:
     files = sorted(write_images(tmp_path, 2).iterdir())
     answers = dmc.predict(model, files, top=2)
     pixels = [decode(r, Geometry(16)) for r in open_images(tmp_path).records()]
-    expected = model.probabilities(torch.stack([p for p in pixels if p is not None]))
+    expected = model.probabilities(torch.stack(pixels))
     for answer, row in zip(answers, expected, strict=True):
         best = row.argsort(descending=True)[:2].tolist()
         assert list(answer) == ["abc"[i] for i in best]

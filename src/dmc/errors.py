@@ -17,7 +17,7 @@ def require_one_of(what: str, value: object, known: Iterable[str]) -> None:
 
 def first_line(error: Exception) -> str:
     """What a foreign exception says, fit for a one-line message."""
-    return (str(error) or type(error).__name__).strip().splitlines()[0]
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -11,7 +11,7 @@ from dmc.errors import DmcError, nearest
 def split_spec(spec: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
     """`PATH,key=value,...` to its parts. A path that exists as it stands has no options."""
     if not spec.strip():  # which would be the current folder
-        raise DmcError("an empty text is no place; is a variable unset?")
+        raise DmcError("the path is empty; is a variable unset?")
     if Path(spec).exists():
         return spec, {}
     path, *pairs = spec.split(",")
@@ -26,4 +26,4 @@ def refuse(spec: str, options: Mapping[str, str], foreign: Sequence[str], what: 
     """Settings that would be ignored are mistakes."""
     for key in foreign:
         if key in options:
-            raise DmcError(f"{spec}: {key!r} is no setting of {what}")
+            raise DmcError(f"{spec}: {key!r} is not a setting of {what}")

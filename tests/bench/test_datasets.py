@@ -12,7 +12,17 @@ import scipy.io
 from PIL import Image
 
 from dmc.bench import datasets
-from dmc.bench.datasets import DATASETS, FOLDERS, LAYOUTS, download, excluded, open_dataset
+from dmc.bench.datasets import (
+    DATASETS,
+    FOLDERS,
+    LAYOUTS,
+    download,
+    excluded,
+    open_dataset,
+    open_dataset_folder,
+    require,
+)
+from dmc.data.decode import Geometry, decode
 from dmc.data.sources import Source
 from dmc.errors import DmcError
 from tests.conftest import Answer
@@ -58,7 +68,7 @@ def test_cifar_binary(tmp_path: Path) -> None:
 
 def test_imagenet32_leaves_out_the_classes_of_cifar(tmp_path: Path) -> None:
     """Labels 1 to 1000 are in the development kit's order: goldfish is 450 there, and 1 among the sorted ids."""
-    rows = {row["wnid"]: row for row in datasets._imagenet_rows()}
+    rows = {row["wnid"]: row for row in excluded("imagenet_excluded.csv")}
     goldfish = rows["n01443537"]
     assert (goldfish["sorted_index"], goldfish["imagenet32_label"]) == ("1", "450")
     folder = tmp_path / "Imagenet32_train_npz"
@@ -90,7 +100,8 @@ def test_imagenet32_counts_against_the_paper(
 
 
 def test_the_excluded_classes_are_those_of_the_lists() -> None:
-    imagenet, birds = excluded("imagenet_excluded.csv"), excluded("birdsnap_excluded.csv")
+    imagenet = {row["wnid"]: row["cifar100_class"] for row in excluded("imagenet_excluded.csv")}
+    birds = {row["birdsnap"]: row["cub200"] for row in excluded("birdsnap_excluded.csv")}
     assert imagenet["n02129165"] == "lion"
     assert "n02123045" not in imagenet  # tabby cat: CIFAR-100 has no cats
     assert birds["Annas_Hummingbird"] == "Anna_Hummingbird"
@@ -148,9 +159,8 @@ def test_cub_is_cut_to_the_birds_box(tmp_path: Path) -> None:
     assert test is not None
     assert (len(train), len(test), train.classes) == (1, 1, ("001.Owl", "002.Wren"))
     assert (list(train.labels()), list(test.labels())) == ([1], [0])
-    bird = pixels(train, 0)
-    assert bird.shape == (7, 7, 3)  # square: a network's central square is then all of the bird
-    assert (bird == 255).all()
+    for size in (7, 4):  # made square, so that a network's central square is all of the bird and nothing else
+        assert (decode(next(train.records()), Geometry(size)) == 255).all()
 
 
 def test_birdsnap_leaves_out_the_birds_of_cub(tmp_path: Path) -> None:
@@ -230,3 +240,14 @@ def test_a_download_unpacks_below_the_data_root(tmp_path: Path, monkeypatch: pyt
     assert len(asked) == 2  # it is there already
     with pytest.raises(DmcError, match="give --data-root"):
         download(["svhn"], None)
+
+
+def test_folders_are_found_where_they_are_read_from(tmp_path: Path) -> None:
+    """COCO may lie in aux/; then nothing is missing, and nothing is fetched."""
+    coco = tmp_path / "aux" / "coco"
+    (coco / "annotations").mkdir(parents=True)
+    (coco / "train2017").mkdir()
+    (coco / "annotations" / "instances_train2017.json").write_text("{}")
+    require(["coco2017"], tmp_path)
+    download(["coco2017"], tmp_path)
+    assert open_dataset_folder("coco2017", tmp_path)[0] == coco

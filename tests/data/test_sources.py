@@ -18,7 +18,7 @@ from PIL import Image
 
 from dmc.data.decode import Geometry, decode, decode_or_skip
 from dmc.data.opening import open_images, open_labeled
-from dmc.data.sources import Record, Source, buffer_shuffled
+from dmc.data.sources import ArrayImages, JoinedImages, Record, Source, buffer_shuffled
 from dmc.errors import DmcError
 from tests.conftest import write_images
 
@@ -33,9 +33,7 @@ def values(source: Source, seed: int | None = None) -> list[int]:
     """The grey value of each image, which is how these tests tell images apart."""
     found = []
     for record in source.records(seed):
-        pixels = decode(record, Geometry(4))
-        assert pixels is not None
-        found.append(int(pixels[0, 0, 0]))
+        found.append(int(decode(record, Geometry(4))[0, 0, 0]))
     return found
 
 
@@ -88,6 +86,10 @@ def test_a_folder_of_parquet_shards_is_one_unlabeled_source(tmp_path: Path) -> N
     assert values(source) == list(range(12))
     assert sorted(values(source, seed=1)) == list(range(12))
     assert values(source, seed=1) != list(range(12))
+    names = {decode(r, Geometry(4))[0, 0, 0].item(): r.name for r in source.records()}
+    assert len(set(names.values())) == 12
+    for record in source.records(seed=2):  # an image has one name, in whatever order the files are read
+        assert record.name == names[decode(record, Geometry(4))[0, 0, 0].item()]
     with pytest.raises(DmcError, match="holds 3 files: name one"):
         open_labeled(tmp_path)
     assert len(open_labeled(f"{tmp_path}/part-*.parquet")) == 12
@@ -115,7 +117,7 @@ def test_a_hub_dataset_is_streamed(tmp_path: Path) -> None:
     hub_table([0, 0], start=100).to_parquet(tmp_path / "data" / "test-00000-of-00001.parquet")
     source = open_labeled(f"hf-hub:{tmp_path}")
     assert source.classes == ("cat", "dog")
-    assert [r.label for r in source.records()] == [1, 0, 1, 0]
+    assert [r.label for r in source.records()] == list(source.labels()) == [1, 0, 1, 0]
     assert values(open_images(f"hf-hub:{tmp_path},split=test")) == [100, 101]
     assert sorted(values(source, seed=3)) == [0, 1, 2, 3]
 
@@ -157,6 +159,17 @@ def test_a_seed_gives_one_order_and_another_seed_another() -> None:
     assert values(source, 1) == values(source, 1)
     assert values(source, 1) != values(source, 2)
     assert sorted(values(source, 1)) == list(range(50))
+
+
+def test_joined_sources_are_mixed() -> None:
+    """A class stands for the source here. Both are read to the end, and neither comes first."""
+    many, few = (ArrayImages(np.zeros((n, 4, 4), np.uint8), [0] * n, [name]) for n, name in ((300, "a"), (100, "b")))
+    joined = JoinedImages(many, few)
+    assert [r.label for r in joined.records()] == [0] * 300 + [1] * 100
+    labels = [r.label for r in joined.records(seed=0)]
+    assert Counter(labels) == {0: 300, 1: 100}
+    for quarter in range(4):
+        assert 10 < sum(labels[100 * quarter : 100 * (quarter + 1)]) < 40
 
 
 def test_a_long_stream_is_mixed_through_a_bounded_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,8 +244,8 @@ def test_names_that_look_like_patterns_and_hidden_files(tmp_path: Path) -> None:
         ("missing", "no such file or folder: missing"),
         ("a.parquet,labl=x", "unknown setting 'labl'"),
         ("*.nothing", "no such file or folder"),
-        ("tests,split=test", "tests,split=test: 'split' is no setting of tests; they are for hf-hub"),
-        ("tests,label=x", "'label' is no setting of the folder tests; they are for parquet"),
+        ("tests,split=test", "tests,split=test: 'split' is not a setting of tests; they are for hf-hub"),
+        ("tests,label=x", "'label' is not a setting of the folder tests; they are for parquet"),
     ],
 )
 def test_bad_specs_are_one_line(spec: str, message: str) -> None:
@@ -280,5 +293,4 @@ def test_real_coco_shards_are_read(real_data: Path) -> None:
     source = open_images(f"{real_data}/aux/coco/coco-*.tar")
     assert len(source) == 1200
     pixels = decode(next(source.records()), Geometry(32))
-    assert pixels is not None
     assert pixels.shape == (3, 32, 32)

@@ -109,8 +109,8 @@ def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
         ("retinanet:timm/test_resnet,norm=none", "norm is frozen or batch"),
         ("fcos:timm/test_resnet,width=abc", "invalid literal"),
         ("fcos:timm/test_resnet,width=-64", "width must be at least 1"),
-        ("fcos:timm/test_resnet,scale=2", "scale is no setting of fcos:timm/test_resnet"),
-        ("ssd300_vgg16,width=64", "width is no setting of ssd300_vgg16"),
+        ("fcos:timm/test_resnet,scale=2", "scale is not a setting of fcos:timm/test_resnet"),
+        ("ssd300_vgg16,width=64", "width is not a setting of ssd300_vgg16"),
         ("torchvision:retinanet_resnet18_fpn", "torchvision has no weights of 'retinanet_resnet18_fpn'"),
     ],
 )
@@ -133,6 +133,9 @@ def test_a_small_detectors_state_dict_loads_with_its_settings(tmp_path: Path) ->
     assert dmc.load(f"{tmp_path / 'd'},size=96").preprocessing.size == 96
     with pytest.raises(DmcError, match="are given for state dicts only"):
         dmc.load(f"{tmp_path / 'd'},classes={names}")
+    for given in ({"source": f"{tmp_path / 'd'},output=softmax"}, {"source": tmp_path / "d", "output": "softmax"}):
+        with pytest.raises(DmcError, match="so output= is not a setting of it"):
+            dmc.load(**given)
 
 
 def test_backbone_weights_from_a_file(tmp_path: Path) -> None:

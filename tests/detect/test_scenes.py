@@ -108,7 +108,7 @@ def test_splits(tmp_path: Path) -> None:
         open_scenes(tmp_path / "gone")
     with pytest.raises(DmcError, match="has boxes, which are for detectors"):
         open_labeled(tmp_path)
-    with pytest.raises(DmcError, match="'images' is no setting of a VOC folder"):
+    with pytest.raises(DmcError, match="'images' is not a setting of a VOC folder"):
         open_scenes(f"{tmp_path},images=x")
 
 

@@ -32,6 +32,31 @@ def test_classifiers(arch: str) -> None:
     assert not any(isinstance(part, NORMS) for part in twin.modules())
 
 
+class PreActivation(nn.Module):
+    """As pre-activation ResNets begin: a convolution's output goes through a norm and around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.last = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1)
+
+    def forward(self, images_N3HW: torch.Tensor) -> torch.Tensor:
+        stem = self.conv(images_N3HW)
+        around: torch.Tensor = self.last(stem)
+        return torch.relu(self.norm(stem)) + around
+
+
+@pytest.mark.parametrize(
+    "module",
+    [PreActivation(), nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.BatchNorm2d(4))],
+    ids=["used twice", "changed in place"],
+)
+def test_a_norm_that_does_not_belong_to_its_convolution_alone_is_left(module: nn.Module) -> None:
+    with_statistics(module)
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(folded(module, torch.zeros(1, 3, 16, 16))(images), module(images))
+
+
 @pytest.mark.parametrize(
     "arch", ["retinanet_resnet18_fpn,width=16,depth=1", "retinanet:timm/test_efficientnet,width=16"]
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -65,3 +67,14 @@ def test_preprocessing_is_what_each_library_states() -> None:
 def test_timm_and_torchvision_networks_get_the_head_that_is_asked_for() -> None:
     for arch in ("test_resnet", "torchvision:squeezenet1_1"):
         assert create(arch, 7).eval()(torch.zeros(1, 3, 64, 64)).shape == (1, 7)
+
+
+def test_layers_as_wide_as_there_are_classes_are_not_taken_for_the_head(tmp_path: Path) -> None:
+    whole = create("cifar_resnet8", 64).state_dict()  # the last stage has 64 channels, too
+    torch.save({k: v for k, v in whole.items() if not k.startswith("blocks.2.")}, tmp_path / "cut.pth")
+    with pytest.raises(DmcError, match=r"cut.pth does not fit cifar_resnet8: 'blocks.2."):
+        create("cifar_resnet8", 64, weights=str(tmp_path / "cut.pth"))
+    headless = {key: value for key, value in whole.items() if not key.startswith("fc")}
+    torch.save(headless, tmp_path / "headless.pth")
+    begun = create("cifar_resnet8", 64, weights=str(tmp_path / "headless.pth")).state_dict()
+    assert all(torch.equal(begun[key], value) for key, value in headless.items())

@@ -19,10 +19,9 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 import yaml
-from PIL import Image
 from pydantic import BaseModel, ConfigDict
 
-from dmc.data.sources import ArrayImages, FolderImages, Record, Source, permuted
+from dmc.data.sources import UNLABELED, ArrayImages, FolderImages, Record, Source, permuted
 from dmc.data.tables import ParquetImages
 from dmc.errors import DmcError, first_line
 
@@ -83,10 +82,10 @@ def open_dataset(name: str, root: Path | None) -> Splits:
 def open_dataset_folder(name: str, root: Path | None) -> tuple[Path, str, str]:
     """For detection: a folder and two parts of it, training and test or annotations and images."""
     parts = FOLDERS[name]
-    for base in (root, root / "aux") if root else ():
-        if parts.there(base):
-            return base / parts.folder, parts.first, parts.second
-    raise DmcError(missing(name, root))
+    folder = parts.found(root) if root else None
+    if folder is None:
+        raise DmcError(missing(name, root))
+    return folder, parts.first, parts.second
 
 
 class Parts(NamedTuple):
@@ -99,8 +98,11 @@ class Parts(NamedTuple):
     def needed(self) -> list[str]:
         return [self.file.format(part) for part in (self.first, self.second)]
 
-    def there(self, root: Path) -> bool:
-        return all((root / self.folder / file).exists() for file in self.needed)
+    def found(self, root: Path) -> Path | None:
+        for folder in (root / self.folder, root / "aux" / self.folder):
+            if all((folder / file).exists() for file in self.needed):
+                return folder
+        return None
 
 
 FOLDERS = {
@@ -161,15 +163,14 @@ def download(names: Iterable[str], root: Path | None) -> None:
 
 
 def _there(name: str, root: Path) -> bool:
-    if name in LAYOUTS:
-        return any(layout.found(root) for layout in LAYOUTS[name])
-    return FOLDERS[name].there(root)
+    layouts: Iterable[Layout | Parts] = LAYOUTS[name] if name in LAYOUTS else [FOLDERS[name]]
+    return any(layout.found(root) for layout in layouts)
 
 
-def excluded(file: str) -> dict[str, str]:
-    """The rows of an exclusion list: its first column, and which class of the benchmark that is."""
+def excluded(file: str) -> list[dict[str, str]]:
+    """The rows of an exclusion list."""
     with (files("dmc.recipes") / file).open(encoding="utf-8") as lines:
-        return {next(iter(row.values())): list(row.values())[-1] for row in csv.DictReader(lines)}
+        return list(csv.DictReader(lines))
 
 
 def _table(label: str = "label") -> Callable[..., Splits]:
@@ -212,7 +213,7 @@ class DownsampledImageNet(Source):
 
     def __init__(self, batches: list[Path]) -> None:
         self.name = f"{batches[0].parent} without CIFAR-100's classes"
-        dropped = [int(row["imagenet32_label"]) for row in _imagenet_rows()]
+        dropped = [int(row["imagenet32_label"]) for row in excluded("imagenet_excluded.csv")]
         self.places: dict[Path, npt.NDArray[np.intp]] = {}
         total = 0
         for path in batches:
@@ -228,7 +229,7 @@ class DownsampledImageNet(Source):
         for path in permuted(list(self.places), seed):
             images = self._array(path, "data").reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
             for i in permuted(self.places[path].tolist(), seed):
-                yield Record(np.ascontiguousarray(images[i]), -1, f"{path}[{i}]")
+                yield Record(np.ascontiguousarray(images[i]), UNLABELED, f"{path}[{i}]")
 
     @staticmethod
     def _array(path: Path, key: str) -> npt.NDArray[np.uint8]:
@@ -250,22 +251,17 @@ def _compare_count(kept: int, total: int) -> None:
         )
 
 
-def _imagenet_rows() -> list[dict[str, str]]:
-    with (files("dmc.recipes") / "imagenet_excluded.csv").open(encoding="utf-8") as lines:
-        return list(csv.DictReader(lines))
-
-
 def _imagenet_table(shards: list[Path]) -> Splits:
     """The hub's copies have the usual labels: WordNet ids, sorted."""
     source = ParquetImages(shards, True, None, "label")
-    dropped = {int(row["sorted_index"]) for row in _imagenet_rows()}
+    dropped = {int(row["sorted_index"]) for row in excluded("imagenet_excluded.csv")}
     kept = source.keep([name for i, name in enumerate(source.classes) if i not in dropped])
     _compare_count(len(kept), len(source))
     return Splits(kept)
 
 
 def _tiny_imagenet(source: Source) -> Splits:
-    dropped = excluded("imagenet_excluded.csv")
+    dropped = {row["wnid"] for row in excluded("imagenet_excluded.csv")}
     return Splits(_without(source, lambda name: name.split()[0] in dropped))
 
 
@@ -289,8 +285,7 @@ def _svhn(files_: list[Path]) -> Splits:
 
 
 class CubImages(Source):
-    """CUB-200-2011's own files; images are cut to the bird's box, as the paper's preprocessing (that of REWC) does, and
-    made square, so that nothing of the bird is lost."""
+    """CUB-200-2011's own files; images are cut to the bird's box, as the paper's preprocessing (that of REWC) does."""
 
     def __init__(self, folder: Path, train: bool) -> None:
         self.name = f"{folder} ({'train' if train else 'test'})"
@@ -312,14 +307,7 @@ class CubImages(Source):
     def records(self, seed: int | None = None) -> Iterator[Record]:
         for path, label, box in permuted(self.entries, seed):
             x, y, width, height = (round(float(number)) for number in box)
-            try:
-                with Image.open(path) as image:
-                    bird = image.convert("RGB").crop((x, y, x + width, y + height))
-            except OSError:
-                yield Record(path, label, str(path))  # decoding will report it
-                continue
-            side = max(bird.size)
-            yield Record(np.asarray(bird.resize((side, side), Image.Resampling.BILINEAR)), label, str(path))
+            yield Record(path, label, str(path), part=(x, y, x + width, y + height))
 
 
 def _columns(path: Path) -> dict[str, list[str]]:
@@ -341,7 +329,7 @@ def _cub_table(train: list[Path], test: list[Path]) -> Splits:
 
 
 def _birdsnap(source: Source) -> Splits:
-    dropped = {_plain(name) for name in excluded("birdsnap_excluded.csv")}
+    dropped = {_plain(row["birdsnap"]) for row in excluded("birdsnap_excluded.csv")}
     return Splits(_without(source, lambda name: _plain(name) in dropped))
 
 

@@ -92,10 +92,15 @@ def upright_rgb(image: Image.Image, at_least: int) -> Image.Image:
 
 
 def opened(record: Record) -> Image.Image:
-    """Not decoded yet."""
+    """Not decoded yet, unless only a part of it is wanted: that is made square, so that all of it is seen."""
     if isinstance(record.image, np.ndarray):
-        return Image.fromarray(record.image)
-    return Image.open(BytesIO(record.image) if isinstance(record.image, bytes) else record.image)
+        image = Image.fromarray(record.image)
+    else:
+        image = Image.open(BytesIO(record.image) if isinstance(record.image, bytes) else record.image)
+    if record.part is None:
+        return image
+    part = image.convert("RGB").crop(record.part)
+    return part.resize((max(part.size),) * 2, Image.Resampling.BILINEAR)
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:

@@ -61,8 +61,8 @@ def _open_path(spec: str, labeled: bool) -> Source:
         raise DmcError(f"no such file or folder: {path}")
     if len(files) == 1 and files[0].is_dir():
         folder = FolderImages(files[0], labeled)
-        shards = [f for suffix in (".parquet", ".tar") for f in sorted(files[0].rglob(f"*{suffix}"))]
-        if len(folder) or not shards:
+        shards = [] if len(folder) else sorted(f for f in files[0].rglob("*") if f.suffix in (".parquet", ".tar"))
+        if not shards:
             refuse(spec, options, ("image", "label"), f"the folder {path}; they are for parquet")
             return folder
         if labeled and len(shards) > 1:  # they may well be the training and the test set

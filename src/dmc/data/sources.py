@@ -45,6 +45,7 @@ class Record(NamedTuple):
     label: int
     name: str
     objects: Objects | None = None  # in images with boxes
+    part: tuple[int, int, int, int] | None = None  # the corners of what is looked at, where that is not all of it
 
 
 class Source(ABC):
@@ -139,9 +140,10 @@ class JoinedImages(Source):
         return sum(map(len, self.sources))
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
-        for source, new_label in zip(self.sources, self.new_labels, strict=True):
-            for record in source.records(seed):
-                yield record._replace(label=new_label[record.label])
+        readers = [source.records(seed) for source in self.sources]
+        for i in permuted([i for i, source in enumerate(self.sources) for _ in range(len(source))], seed):
+            record = next(readers[i])
+            yield record._replace(label=self.new_labels[i][record.label])
 
 
 class FolderImages(Source):
@@ -218,7 +220,8 @@ class TarImages(Source):
     def _members(self, files: Iterable[Path], read: bool) -> Iterator[Record]:
         for file in files:
             try:
-                with tarfile.open(file, "r|*", tarinfo=StrictHeader) as tar:
+                # Counting goes from header to header; reading front to back needs no seeking, so it can be unpacked.
+                with tarfile.open(file, "r|*" if read else "r:*", tarinfo=StrictHeader) as tar:
                     for member in tar:
                         if member.isfile() and Path(member.name).suffix.lower() in IMAGE_SUFFIXES:
                             content = tar.extractfile(member) if read else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,28 +41,30 @@ class ParquetImages(Source):
             if missing:
                 raise DmcError(f"{file} has no column {missing.pop()!r}, which {files[0]} has")
         if labeled and not self.columns.names:
-            values = {row[self.columns.label] for row in self._rows(self.files, [self.columns.label])}
+            values = {row[self.columns.label] for _, row in self._rows(self.files, [self.columns.label])}
             self.columns.names = tuple(str(value) for value in sorted(values - {None}))
         self.classes = self.columns.names
 
     def __len__(self) -> int:
         return self.length
 
-    def _rows(self, files: Iterable[Path], columns: list[str]) -> Iterator[dict[str, Any]]:
+    def _rows(self, files: Iterable[Path], columns: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Rows and their names, which do not depend on the order of the files."""
         import pyarrow.parquet as pq
 
         for file in files:
             with pq.ParquetFile(file) as parquet:
-                for batch in parquet.iter_batches(batch_size=256, columns=columns):
-                    yield from batch.to_pylist()
+                batches = parquet.iter_batches(batch_size=256, columns=columns)
+                for i, row in enumerate(row for batch in batches for row in batch.to_pylist()):
+                    yield f"{file}[{i}]", row
 
     def labels(self) -> Iterator[int]:
-        for i, row in enumerate(self._rows(self.files, [self.columns.label])):
-            yield self.columns.label_of(row, f"{self.name}[{i}]")
+        for name, row in self._rows(self.files, [self.columns.label]):
+            yield self.columns.label_of(row, name)
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
         rows = self._rows(permuted(self.files, seed), self.columns.used)
-        yield from buffer_shuffled(self.columns.records(rows, self.name), seed)
+        yield from buffer_shuffled(self.columns.records(rows), seed)
 
 
 class HubImages(Source):
@@ -94,9 +97,20 @@ class HubImages(Source):
     def records(self, seed: int | None = None) -> Iterator[Record]:
         rows = self.stream if seed is None else self.stream.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER)
         try:
-            yield from self.columns.records(rows, self.name)
+            yield from self.columns.records(self._named(rows))
         except OSError as error:  # what network failures become
             raise DmcError(f"{self.name} broke off: {first_line(error)}") from None
+
+    def labels(self) -> Iterator[int]:
+        for name, row in self._named(self.stream.select_columns([self.columns.label])):
+            yield self.columns.label_of(row, name)
+
+    def _named(self, rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """By the file that an image was, else by its place in this pass."""
+        for i, row in enumerate(rows):
+            cell = row.get(self.columns.image)
+            file = cell.get("path") if isinstance(cell, dict) else None
+            yield f"{self.name}[{file or i}]", row
 
 
 class Columns:
@@ -124,21 +138,25 @@ class Columns:
 
     names: tuple[str, ...]
 
+    @cached_property
+    def number_of(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
+
     @property
     def used(self) -> list[str]:
         return [self.image, self.label] if self.label else [self.image]
 
-    def records(self, rows: Iterable[dict[str, Any]], name: str) -> Iterator[Record]:
-        for i, row in enumerate(rows):
-            label = self.label_of(row, f"{name}[{i}]") if self.label else UNLABELED
-            yield Record(_content(row[self.image]), label, f"{name}[{i}]")
+    def records(self, rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Record]:
+        for name, row in rows:
+            label = self.label_of(row, name) if self.label else UNLABELED
+            yield Record(_content(row[self.image]), label, name)
 
     def label_of(self, row: dict[str, Any], name: str) -> int:
         value = row[self.label]
         if self.numbered and value is not None and 0 <= value < len(self.names):
             return int(value)
-        if not self.numbered and str(value) in self.names:
-            return self.names.index(str(value))
+        if not self.numbered and str(value) in self.number_of:
+            return self.number_of[str(value)]
         raise DmcError(f"{name}: column {self.label!r} holds {value!r}, which is none of the classes")
 
 

@@ -47,6 +47,8 @@ def find_detector(
         found = _filled(arch, Classes.of(names), detector_preprocessing(arch), folder, path)
     else:
         return None
+    if output is not None or "output" in settings:
+        raise DmcError(f"{path} is a detector: each class is decided for itself, so output= is not a setting of it")
     if not is_detector(arch) and (arch or classes or "classes" in settings):
         raise DmcError(f"{path} knows its architecture and its classes; they are given for state dicts only")
     found.preprocessing = override(preprocessing or found.preprocessing, settings, path)

@@ -68,7 +68,7 @@ class Blueprint:
         family, resnet_name, timm_name, ssd = match.groups()
         useless = [key for key in settings if ssd or (family == "fcos" and key == "scale")]
         if useless:
-            raise DmcError(f"{arch}: {useless[0]} is no setting of {name}")
+            raise DmcError(f"{arch}: {useless[0]} is not a setting of {name}")
         try:
             plan = cls(
                 family or "ssd",
@@ -138,14 +138,11 @@ class TimmPyramid(nn.Module):
 
     def forward(self, images_N3HW: Tensor) -> dict[str, Tensor]:
         features = self.body(images_N3HW)
-        levels = [_channels_first(features[i], channels) for i, channels in self.levels.items()]
+        if getattr(self.body, "output_fmt", "NCHW") == "NHWC":
+            features = [level.permute(0, 3, 1, 2) for level in features]
+        levels = [features[i] for i in self.levels]
         pyramid: dict[str, Tensor] = self.fpn(OrderedDict((str(i), level) for i, level in enumerate(levels)))
         return pyramid
-
-
-def _channels_first(level: Tensor, channels: int) -> Tensor:
-    """Some of timm's networks answer N x H x W x C."""
-    return level if level.shape[1] == channels else level.permute(0, 3, 1, 2)
 
 
 def _timm_pyramid(plan: Blueprint, weights: str | None) -> TimmPyramid:

@@ -6,6 +6,7 @@ import pickle
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stdout
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,13 @@ def begin_from(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arc
     """Weights of a network with other classes: all but the layer that answers, which stays as it is."""
     own = module.state_dict()
     other = [k for k, v in own.items() if k not in tensors or tensors[k].shape != v.shape]
-    foreign = [k for k in other if own[k].shape[:1] != (class_count,) and not k.endswith("num_batches_tracked")]
+    cut_off = set(takewhile(lambda key: key not in tensors, reversed(own)))  # a layer that answers comes last
+    foreign = [
+        key
+        for key in other
+        if not key.endswith("num_batches_tracked")
+        and (own[key].shape[:1] != (class_count,) or not (key in tensors or key in cut_off))
+    ]
     if foreign:
         raise DmcError(f"{path} does not fit {arch}: {foreign[0]!r} is missing or has another shape")
     module.load_state_dict({key: tensors[key] for key in own if key not in other}, strict=False)
