@@ -248,9 +248,11 @@ def bench(
     if download:
         fetch(needed_data(stream, asked, any(method.uses_aux for method in chosen)), data_root)
     comparison = Bench(stream, group_size or USUAL_GROUP.get(stream, 10), asked, out, data_root, tune=tune)
-    comparison.require_sense(chosen)
-    comparison.run_all(chosen, range(orders) if order is None else [order])
-    rows, table = report(comparison, " with ".join([profile, *filter(None, [", ".join(settings or [])])]))
+    wanted = range(orders) if order is None else [order]
+    if not comparison.complete(chosen, wanted):
+        comparison.require_runnable(chosen)
+    comparison.run_all(chosen, wanted)
+    rows, table = report(comparison, f"{profile} with {', '.join(settings)}" if settings else profile)
     print(json.dumps(rows, indent=2) if as_json else table)
 
 

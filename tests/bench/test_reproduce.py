@@ -13,6 +13,7 @@ from PIL import Image
 
 from dmc.bench.reproduce import Reproduction, recipe_job
 from dmc.bench.runner import FACTORS
+from dmc.files import write_text
 from dmc.methods import METHODS
 from dmc.recipes.recipe import comparisons, load_recipes, published
 from dmc.report.reproduce import draw, lwf_lines
@@ -233,6 +234,8 @@ def test_amounts_are_drawn_with_and_without_a_spread_beside_lwf(data_root: Path,
         confusion = np.zeros((len(classes), len(classes)), np.int64)
         confusion[classes, np.where(classes < right, classes, 0)] = 4
         np.save(place / "confusion.npy", confusion)
+    for run in (bench, *job.benches().values()):
+        write_text(run.folder / "order-0" / "groups.json", '[["a", "b"], ["c", "d"], ["e", "f"]]')
     (line,) = lwf_lines(job, job.benches())
     assert (line.label, line.x, line.y) == ("LwF, g = 2", [50, 100], [0.625, 0.625])
     rows = [

@@ -185,7 +185,7 @@ def test_a_cell_that_another_process_is_at_is_left_to_it(bench: Bench) -> None:
     folder = bench.cell_folder("finetuning", 0)
     folder.mkdir(parents=True)
     with FileLock(folder / ".lock"):
-        assert bench.run_cell(METHODS["finetuning"], 0) == "another process is at it"
+        assert bench.run_cell(METHODS["finetuning"], 0) == "another process is working on it"
     assert not (folder / "failed.txt").exists()
     assert bench.finished("finetuning", 0) is None
 
@@ -284,6 +284,10 @@ def test_a_plain_folder_of_classes_is_a_stream(dmc: Dmc, tmp_path: Path) -> None
     said = dmc(*command, "--methods", "finetuning", "-o", tmp_path / "b", "--json")
     assert said.code == 0, said.err
     assert np.load(tmp_path / "b" / "order-0" / "finetuning" / "group-1" / "confusion.npy").sum() == 8
+    (tmp_path / "pets").rename(tmp_path / "away")  # a table of finished cells needs no data
+    again = dmc(*command, "--methods", "finetuning", "-o", tmp_path / "b", "--json")
+    assert (again.code, again.out) == (0, said.out), again.err
+    (tmp_path / "away").rename(tmp_path / "pets")
     said = dmc(*command, "--methods", "dmc", "-o", tmp_path / "c")
     assert (said.code, "say where they are, --set aux=FOLDER" in said.err) == (2, True)
     write_images(tmp_path / "pets" / "aux", 10, seed=9)  # is no class

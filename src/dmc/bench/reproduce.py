@@ -68,7 +68,7 @@ class Reproduction:
             bench.run_all(self.methods(), range(self.orders))
         rows = self.rows(benches)
         if not rows:
-            raise DmcError(f"no cell is finished; failed.txt below {self.folder} say why")
+            raise DmcError(f"no cell is finished; see failed.txt below {self.folder}")
         return rows
 
     def report(self, rows: Sequence[Row]) -> str:
@@ -89,22 +89,28 @@ class Reproduction:
         }
 
     def ready(self) -> dict[str, Bench]:
-        """The settings whose data is there, all of them checked."""
+        """The settings that are finished, and those whose data is there, all of them checked."""
+        ready, methods = self.benches(), self.methods()
+        with_aux = any(method.uses_aux for method in methods)
+        to_do = [
+            s for s, bench in ready.items() if bench.profile.overlap or not bench.complete(methods, range(self.orders))
+        ]
         if not self.skip_missing:
-            datasets.require(needed_data(self.recipe, self.profile, self.also), self.data_root)
-        ready: dict[str, Bench] = {}
-        for setting, bench in self.benches().items():
+            wanted = [streams.needed_data(self.recipe.stream, ready[s].profile, with_aux) for s in to_do]
+            datasets.require(dict.fromkeys(name for names in wanted for name in names), self.data_root)
+        for setting in to_do:
             try:
-                bench.open(0, any(method.uses_aux for method in self.methods()))
-                ready[setting] = bench
+                ready[setting].open(0, with_aux)
             except DmcError as error:
                 if not self.skip_missing:
                     raise
                 print(f"{setting} is left out: {error}", file=sys.stderr)
+                del ready[setting]
         if not ready:
             raise DmcError(f"{self.name}: the data of every setting is missing")
-        for bench in ready.values():
-            bench.require_sense(self.methods())
+        for setting in to_do:
+            if setting in ready:
+                ready[setting].require_runnable(methods)
         return ready
 
     def rows(self, benches: Mapping[str, Bench]) -> list[Row]:
@@ -194,7 +200,7 @@ def _overlap_rows(setting: str, bench: Bench, orders: int) -> list[Row]:
         stream = bench.open(order)
         first, second = (set(group) for group in stream.groups)
         new = load(bench.shared_folder(order, stream, 1) / "specialist")
-        answers: dict[str, tuple[Matrix, tuple[str, ...]]] = {
+        answers: dict[str, tuple[Matrix, Sequence[str]]] = {
             "Model 1": (np.load(last.parent.parent / "group-0" / "confusion.npy"), stream.so_far(0)),
             "Model 2": (confusion(new, stream.test, stream.groups[1]), stream.groups[1]),
             "Consolidated": (np.load(last), stream.so_far(1)),
@@ -216,6 +222,6 @@ def _overlap_rows(setting: str, bench: Bench, orders: int) -> list[Row]:
     ]
 
 
-def _accuracy(matrix: Matrix, names: tuple[str, ...], of: set[str]) -> float:
+def _accuracy(matrix: Matrix, names: Sequence[str], of: set[str]) -> float:
     rows = [i for i, name in enumerate(names) if name in of]
     return float(np.diag(matrix)[rows].sum() / matrix[rows].sum())

@@ -1,6 +1,7 @@
 """Feeds methods one group at a time. A cell is one method on one class order: independent and idempotent.
 
-DIR/bench.json                          what was asked
+DIR/bench.json                                        what was asked
+DIR/order-0/groups.json                               the classes of each group, so that a table needs no data
 DIR/order-0/first/                                    the first group's model, shared by all methods
 DIR/order-0/shared/group-1-of-10-classes/specialist/  the model of a later group alone, for methods that build on one
 DIR/order-0/dmc/group-1/confusion.npy                 a finished group; made.json tells how it was made
@@ -25,7 +26,7 @@ from torch import nn
 
 from dmc.bench.datasets import require
 from dmc.bench.metrics import Matrix, StreamScores, scores
-from dmc.bench.streams import ClassStream, needed_data, open_stream, validation
+from dmc.bench.streams import ClassStream, Groups, members, needed_data, open_stream, validation
 from dmc.data.feed import open_feed
 from dmc.data.sources import ListedImages, Source
 from dmc.device import pick_device
@@ -40,13 +41,13 @@ from dmc.specialist import Specialist
 from dmc.training.run import made
 from dmc.training.supervised import fit_labeled
 
-MADE = "made.json"
+MADE, GROUPS = "made.json", "groups.json"
 FACTORS = (0.01, 0.1, 1, 10, 100)  # of the usual strength, tried by `tune`
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A comparison: a stream, its group size, methods, class orders."""
+    """A comparison: a stream of classes, how many arrive at a time, under which settings, and where its cells are."""
 
     stream: str
     group_size: int
@@ -93,7 +94,11 @@ class Bench:
                 if reason:
                     print(f"{method.name}, order {order}: {reason}", file=sys.stderr)
 
-    def require_sense(self, methods: Sequence[Method]) -> None:
+    def complete(self, methods: Sequence[Method], orders: Iterable[int]) -> bool:
+        """Nothing is left to run, so no data is needed."""
+        return bool(methods) and all(self.finished(method.name, order) for order in orders for method in methods)
+
+    def require_runnable(self, methods: Sequence[Method]) -> None:
         """What would go wrong in every cell should do so before anything trains."""
         if not methods:
             raise DmcError("no method is named: give --methods, or leave it out for all")
@@ -115,13 +120,15 @@ class Bench:
 
     def run_cell(self, method: Method, order: int) -> str:
         """Do what is left of a cell. Gives an empty text, or why the cell ended early."""
+        if self.finished(method.name, order):
+            return ""
         folder = self.cell_folder(method.name, order)
         folder.mkdir(parents=True, exist_ok=True)
         try:
             with FileLock(folder / ".lock", timeout=0):
                 self._learn_all(method, order, folder)
         except Timeout:
-            return "another process is at it"
+            return "another process is working on it"
         except Exception as error:  # also torch's own (out of memory), and whatever a new method does
             kind = "" if isinstance(error, DmcError) else f"{type(error).__name__}: "
             reason = f"{kind}{first_line(error)}"
@@ -132,6 +139,7 @@ class Bench:
 
     def _learn_all(self, given: Method, order: int, folder: Path) -> None:
         stream = self.open(order, given.uses_aux)
+        write_text(folder.parent / GROUPS, json.dumps(stream.groups, indent=2) + "\n")
         learned: Learned | None = None
         for i, _ in enumerate(stream.groups):
             method = deepcopy(given)  # it remembers nothing but what it returns, as after a kill
@@ -169,7 +177,7 @@ class Bench:
                 tried = {factor * usual: self._trial(method, factor * usual, order, folder) for factor in FACTORS}
                 found = {strength: accuracy for strength, accuracy in tried.items() if accuracy is not None}
                 if not found:
-                    raise DmcError(f"no strength of {method.name} could be tried; {folder}/*/order-* say why")
+                    raise DmcError(f"no strength of {method.name} could be tried; see failed.txt below {folder}")
                 write_text(path, json.dumps(found, indent=2) + "\n")
         accuracies: dict[str, float] = json.loads(path.read_text())
         return float(max(accuracies, key=lambda strength: accuracies[strength]))
@@ -224,11 +232,17 @@ class Bench:
 
     def finished(self, method: str, order: int) -> StreamScores | None:
         """The scores of a cell, if it has all of its groups."""
-        members = self.open(order).members
-        files = [self.cell_folder(method, order) / f"group-{i}" / "confusion.npy" for i in range(len(members))]
-        if not all(file.exists() for file in files):
+        groups = self.groups(order)
+        files = [self.cell_folder(method, order) / f"group-{i}" / "confusion.npy" for i in range(len(groups))]
+        if not groups or not all(file.exists() for file in files):
             return None
-        return scores([np.load(file) for file in files], members)
+        return scores([np.load(file) for file in files], members(groups))
+
+    def groups(self, order: int) -> Groups:
+        """The classes of each group, once a cell of this order was begun."""
+        path = self.folder / f"order-{order}" / GROUPS
+        groups: Groups = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+        return groups
 
     def known_methods(self) -> list[str]:
         """Those that something is known about, also if their own file is not at hand."""
@@ -261,7 +275,7 @@ def require_budget(method: Method, learned: Learned) -> None:
         raise DmcError(f"{method.name} keeps {kept} images but declared {method.memory}")
 
 
-def confusion(model: Classifier, test: Source, names: tuple[str, ...]) -> Matrix:
+def confusion(model: Classifier, test: Source, names: Sequence[str]) -> Matrix:
     """Counts of (class, answer) over the classes so far, both in order of arrival."""
     source = test.keep(names)
     place = {name: i for i, name in enumerate(names)}

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from dmc.recipes.profile import Profile
 USUAL_GROUP = {"digits": 2}  # classes that arrive at a time, where nothing else is said; elsewhere 10
 BENCHMARKS = {"icifar100": "cifar100", "cub200": "cub200"}  # streams and their data sets
 ICARL_SEED = 1993  # order 0 is iCaRL's; order k has seed 1993 + k
+Groups = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -27,18 +29,30 @@ class ClassStream:
     name: str
     train: Source
     test: Source
-    aux: Source | None
-    groups: tuple[tuple[str, ...], ...]
+    all_aux: Source | None
+    aux_images: int | None  # how many of them are used; None: all
+    groups: Groups
+
+    @cached_property
+    def aux(self) -> Source | None:
+        """Chosen when it is first asked for: a sample is read in full."""
+        if self.all_aux is None or self.aux_images is None or self.aux_images >= len(self.all_aux):
+            return self.all_aux
+        return sampled(self.all_aux, self.aux_images)
 
     def so_far(self, i: int) -> tuple[str, ...]:
-        """In order of arrival; a class may come again."""
-        return tuple(dict.fromkeys(name for group in self.groups[: i + 1] for name in group))
+        return in_order_of_arrival(self.groups[: i + 1])
 
-    @property
-    def members(self) -> list[list[int]]:
-        """For each group, the places of its classes in the order of arrival."""
-        place = {name: i for i, name in enumerate(self.so_far(len(self.groups) - 1))}
-        return [[place[name] for name in group] for group in self.groups]
+
+def in_order_of_arrival(groups: Groups) -> tuple[str, ...]:
+    """A class may come again."""
+    return tuple(dict.fromkeys(name for group in groups for name in group))
+
+
+def members(groups: Groups) -> list[list[int]]:
+    """For each group, the places of its classes in the order of arrival."""
+    place = {name: i for i, name in enumerate(in_order_of_arrival(groups))}
+    return [[place[name] for name in group] for group in groups]
 
 
 def class_order(names: Sequence[str], order: int) -> tuple[str, ...]:
@@ -61,9 +75,8 @@ def grouped(names: Sequence[str], size: int, overlap: int = 0) -> tuple[tuple[st
 def validation(stream: ClassStream) -> ClassStream:
     """The first two groups, tested on a tenth of their own training images."""
     groups = stream.groups[:2]
-    known = Kept(stream.train, [name for group in groups for name in group])
-    train, test = held_out(known, every=10)
-    return ClassStream(f"validation part of {stream.name}", train, test, stream.aux, groups)
+    train, test = held_out(Kept(stream.train, [name for group in groups for name in group]), every=10)
+    return replace(stream, name=f"validation part of {stream.name}", train=train, test=test, groups=groups)
 
 
 def open_stream(
@@ -73,13 +86,11 @@ def open_stream(
     classes, of which every fifth image is for testing."""
     train, test = _labeled(name, data_root)
     aux = _aux(name, profile.aux, data_root) if with_aux else None
-    if aux is not None and profile.aux_images is not None and profile.aux_images < len(aux):
-        aux = sampled(aux, profile.aux_images)
     ordered = class_order(train.classes, order)[: profile.classes]
     untested = [name for name in ordered if name not in test.classes]
     if untested:
         raise DmcError(f"{test.name} has no class {untested[0]!r}, which {train.name} has")
-    return ClassStream(name, train, test, aux, grouped(ordered, group_size, profile.overlap))
+    return ClassStream(name, train, test, aux, profile.aux_images, grouped(ordered, group_size, profile.overlap))
 
 
 def needed_data(stream: str, profile: Profile, with_aux: bool) -> list[str]:

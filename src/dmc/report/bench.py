@@ -36,7 +36,7 @@ def report(bench: Bench, ran_as: str) -> tuple[dict[str, Any], str]:
     """The comparison's numbers and its table; the table and the figure are left in its folder."""
     summed = summary(collected(bench))
     if not summed:
-        raise DmcError(f"no cell is finished; {bench.folder}/order-*/METHOD/failed.txt say why")
+        raise DmcError(f"no cell is finished; see {bench.folder}/order-*/METHOD/failed.txt")
     title = f"{bench.stream}, {bench.group_size} classes at a time, profile {ran_as}"
     draw_curves(summed, title, bench.folder / "accuracy.png")
     table = as_table(summed, title)

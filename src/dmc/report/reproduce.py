@@ -100,7 +100,8 @@ def lwf_lines(job: Reproduction, benches: Mapping[str, Bench]) -> list[Series]:
     same groups, where the folder has it."""
     amounts = sorted({bench.profile.aux_images or 0 for bench in benches.values()})
     found: dict[str, Series] = {}
-    for size, groups in {bench.group_size: len(bench.open(0).groups) for bench in benches.values()}.items():
+    lengths = {bench.group_size: len(bench.groups(0)) for bench in benches.values() if bench.groups(0)}
+    for size, groups in lengths.items():
         for name, recipe in load_recipes().items():
             if not name.startswith("accuracy-") or recipe.at(job.profile).group_sizes != (size,):
                 continue
@@ -117,7 +118,7 @@ def _draw_confusions(job: Reproduction, benches: Mapping[str, Bench], title: str
     """After the last group, summed over orders: log(1 + % of a class's images)."""
     panels: dict[str, Any] = {}
     for bench in benches.values():
-        last = len(bench.open(0).groups) - 1
+        last = len(bench.groups(bench.orders()[0])) - 1
         for method in (method.name for method in job.methods()):
             cells = [bench.cell_folder(method, order) / f"group-{last}" / "confusion.npy" for order in bench.orders()]
             counts = [np.load(file) for file in cells if file.exists()]
