@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 
-from dmc.data.decode import decode
-from dmc.data.feed import MEMORY, open_feed
+from dmc.classes import Classes
+from dmc.data.decode import Geometry, decode
+from dmc.data.feed import Stream
 from dmc.data.opening import open_labeled
 from dmc.data.sources import UNLABELED, Record, Source
 from dmc.device import pick_device
@@ -18,6 +21,20 @@ from dmc.errors import DmcError
 from dmc.loading import load
 from dmc.progress import progress
 from dmc.specialist import Specialist
+
+
+class Classifier(Protocol):
+    """Whatever can be asked about images: a specialist, several, or a rule on top of one."""
+
+    @property
+    def classes(self) -> Classes: ...
+
+    @property
+    def geometry(self) -> Geometry: ...
+
+    def logits(self, images_N3HW: Tensor) -> Tensor: ...
+
+    def to(self, device: torch.device) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -39,50 +56,57 @@ def evaluate(
     data: str | Path | Source,
     *,
     keep: Sequence[str] | None = None,
-    memory: int = MEMORY,
 ) -> Evaluation:
     """Accuracy of a specialist, or of several side by side, on labeled data; classes are matched by name."""
     model = model if isinstance(model, Teachers) else load(model)
     source = open_labeled(data)
     if keep is not None:
         source = source.keep(keep)
-    unknown = [name for name in source.classes if name not in model.classes.names]
+    require_known(source, model.classes, model.name)
+    counts_CK, skipped = answers(model, source)
+    right = [int(row[model.classes.require(name)]) for name, row in zip(source.classes, counts_CK, strict=True)]
+    total = counts_CK.sum(dim=1).tolist()
+    per_class = {name: r / t for name, r, t in zip(source.classes, right, total, strict=True) if t}
+    return Evaluation(sum(right) / sum(total), per_class, sum(total), skipped)
+
+
+def require_known(source: Source, classes: Classes, model: str) -> None:
+    unknown = [name for name in source.classes if name not in classes.names]
     if unknown:
         raise DmcError(
-            f"{model.name} does not know {len(unknown)} of the {len(source.classes)} classes in {source.name}, "
+            f"{model} does not know {len(unknown)} of the {len(source.classes)} classes in {source.name}, "
             f"such as {unknown[0]!r}; evaluate on those it knows (--keep)"
         )
-    place_K = torch.tensor([model.classes.require(name) for name in source.classes])
+
+
+def answers(model: Classifier, source: Source) -> tuple[Tensor, int]:
+    """How often each class of the source got each of the model's answers, and how many images could not be read."""
     device = pick_device()
     model.to(device)
-    right = torch.zeros(len(source.classes), dtype=torch.long)
-    total = torch.zeros_like(right)
-    feed = open_feed(source, model.geometry, memory)
-    with progress(feed.count, "evaluating") as bar, torch.no_grad():
-        for batch in feed.in_order(256):
+    counts_CK = torch.zeros((len(source.classes), len(model.classes)), dtype=torch.long)
+    stream = Stream(source, model.geometry)  # every image is wanted once, so none is kept
+    with progress(stream.count, "evaluating") as bar, torch.no_grad():
+        for batch in stream.in_order(256):
             logits_NK = model.logits(batch.images_N3HW.to(device))
             if isinstance(model, Specialist):  # several check their own
                 model.require_finite(logits_NK)
-            answer_N = logits_NK.argmax(dim=1).cpu()
-            correct_N = answer_N == place_K[batch.labels_N]
-            right += torch.bincount(batch.labels_N, correct_N.double(), minlength=len(right)).long()
-            total += torch.bincount(batch.labels_N, minlength=len(total))
+            pairs_N = batch.labels_N * len(model.classes) + logits_NK.argmax(dim=1).cpu()
+            counts_CK += torch.bincount(pairs_N, minlength=counts_CK.numel()).view_as(counts_CK)
             bar.update(len(batch))
-    per_class = {name: int(r) / int(t) for name, r, t in zip(source.classes, right, total, strict=True) if t}
-    return Evaluation(int(right.sum()) / int(total.sum()), per_class, int(total.sum()), len(feed.skipped))
+    return counts_CK, len(stream.skipped)
 
 
 def predict(model: Specialist | str | Path, images: Sequence[str | Path], top: int = 5) -> list[dict[str, float]]:
     """The `top` most probable classes of each image file, most probable first."""
-    model = load(model)
-    tensors = []
-    for path in map(Path, images):
+    model = load(model).to(pick_device())
+    paths = [Path(image) for image in images]
+    for path in paths:
         if not path.is_file():
             raise DmcError(f"no such image: {path}")
-        tensors.append(decode(Record(path, UNLABELED, str(path)), model.geometry))
-    answers = []
-    for start in range(0, len(tensors), 64):
-        best = model.probabilities(torch.stack(tensors[start : start + 64])).topk(min(top, len(model.classes)))
+    found = []
+    for start in range(0, len(paths), 64):
+        part = [decode(Record(path, UNLABELED, str(path)), model.geometry) for path in paths[start : start + 64]]
+        best = model.probabilities(torch.stack(part)).topk(min(top, len(model.classes)))
         for values, indices in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            answers.append({model.names[i]: p for i, p in zip(indices, values, strict=True)})
-    return answers
+            found.append({model.names[i]: p for i, p in zip(indices, values, strict=True)})
+    return found

@@ -27,13 +27,12 @@ from torch import nn
 from dmc.bench.datasets import require
 from dmc.bench.metrics import Matrix, StreamScores, scores
 from dmc.bench.streams import ClassStream, Groups, members, needed_data, open_stream, validation
-from dmc.data.feed import open_feed
 from dmc.data.sources import ListedImages, Source
 from dmc.device import pick_device
 from dmc.errors import DmcError, first_line
+from dmc.evaluation import Classifier, answers
 from dmc.files import replacing, settle, write_text
 from dmc.methods import METHODS, Learned, Lesson, Method
-from dmc.methods.base import Classifier
 from dmc.methods.importance import ImportanceMethod, Regularised, Tracker
 from dmc.recipes.profile import Profile, strength_for
 from dmc.seeds import seed_for
@@ -278,15 +277,7 @@ def require_budget(method: Method, learned: Learned) -> None:
 def confusion(model: Classifier, test: Source, names: Sequence[str]) -> Matrix:
     """Counts of (class, answer) over the classes so far, both in order of arrival."""
     source = test.keep(names)
-    place = {name: i for i, name in enumerate(names)}
-    row_of_label = torch.tensor([place[name] for name in source.classes])
-    row_of_answer = torch.tensor([place[name] for name in model.classes.names])
-    device = pick_device()
-    model.to(device)
-    matrix = torch.zeros((len(names), len(names)), dtype=torch.long)
-    with torch.no_grad():
-        for batch in open_feed(source, model.geometry).in_order(256):
-            answer_N = row_of_answer[model.logits(batch.images_N3HW.to(device)).argmax(dim=1).cpu()]
-            pairs = row_of_label[batch.labels_N] * len(names) + answer_N
-            matrix += torch.bincount(pairs, minlength=len(names) ** 2).view(len(names), len(names))
-    return matrix.numpy()
+    counts_CK, _ = answers(model, source)
+    rows, columns = ([known.index(name) for name in names] for known in (source.classes, model.classes.names))
+    matrix: Matrix = counts_CK[rows][:, columns].numpy()
+    return matrix

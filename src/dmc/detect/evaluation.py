@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from dmc.data.decode import decode, opened, upright_rgb, upright_size
-from dmc.data.feed import MEMORY, open_feed
+from dmc.data.feed import Stream
 from dmc.data.sources import UNLABELED, Objects, Record, Source
 from dmc.detect.annotations import open_scenes
 from dmc.detect.detector import LEAST_SCORE, Detector
@@ -23,6 +23,7 @@ from dmc.detect.scenes import SceneBatch
 from dmc.detect.teachers import DetectorTeachers
 from dmc.device import pick_device
 from dmc.errors import DmcError
+from dmc.evaluation import require_known
 from dmc.progress import progress
 
 COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000", "#808000", "#000075")
@@ -62,7 +63,6 @@ def evaluate(
     data: str | Path | Source,
     *,
     keep: Sequence[str] | None = None,
-    memory: int = MEMORY,
 ) -> DetectionEvaluation:
     """Average precision on labeled scenes; images without objects stay in, since false alarms count.
 
@@ -72,13 +72,8 @@ def evaluate(
     if keep is not None:
         absent = [name for name in keep if name not in source.classes and name in model.classes.names]
         source = source.keep([name for name in keep if name not in absent], empty=True)
-    unknown = [name for name in source.classes if name not in model.classes.names]
-    if unknown:
-        raise DmcError(
-            f"{model.name} does not know {len(unknown)} of the {len(source.classes)} classes in {source.name}, "
-            f"such as {unknown[0]!r}; evaluate on those it knows (--keep)"
-        )
-    found, truth, skipped = _answers(model, source, memory)
+    require_known(source, model.classes, model.name)
+    found, truth, skipped = _answers(model, source)
     labels = {name: model.classes.require(name) for name in source.classes}
     renumbered = np.array([labels[name] for name in source.classes], dtype=np.int64)
     truth = [t._replace(labels_M=renumbered[t.labels_M]) for t in truth]
@@ -88,14 +83,14 @@ def evaluate(
     return DetectionEvaluation(per_class, *overall, source.name, len(found), skipped)
 
 
-def _answers(model: Detector | DetectorTeachers, source: Source, memory: int) -> tuple[list[Found], list[Objects], int]:
+def _answers(model: Detector | DetectorTeachers, source: Source) -> tuple[list[Found], list[Objects], int]:
     """What is found in each image and what is there, both in the image's own pixels."""
     model.to(pick_device())
     found: list[Found] = []
     truth: list[Objects] = []
-    feed = open_feed(source, model.framing, memory)
-    with progress(feed.count, "evaluating") as bar:
-        for batch in feed.in_order(8):
+    stream = Stream(source, model.framing)  # every image is wanted once, so none is kept
+    with progress(stream.count, "evaluating") as bar:
+        for batch in stream.in_order(8):
             assert isinstance(batch, SceneBatch)
             answers = model.detections(batch.images_N3HW.to(pick_device()), batch.sizes)
             for one, (height, width), there in zip(answers, batch.sizes, batch.objects, strict=True):
@@ -103,7 +98,7 @@ def _answers(model: Detector | DetectorTeachers, source: Source, memory: int) ->
                 found.append(scaled(one, there.width / width, there.height / height))
                 truth.append(there)
             bar.update(len(batch))
-    return found, truth, len(feed.skipped)
+    return found, truth, len(stream.skipped)
 
 
 def scaled(found: Found, x: float, y: float) -> Found:

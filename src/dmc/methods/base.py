@@ -10,17 +10,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-import torch
 from filelock import FileLock
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dmc.classes import Classes
-from dmc.data.decode import Geometry
 from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
+from dmc.evaluation import Classifier
 from dmc.files import replacing, write_text
 from dmc.loading import load
 from dmc.recipes.profile import Profile
@@ -63,20 +61,6 @@ class Learned:
     def load(cls, folder: Path) -> Learned:
         count = json.loads((folder / "learned.json").read_text())["models"]
         return cls([load(folder / f"model-{i}") for i in range(count)], load_file(folder / "notes.safetensors"))
-
-
-class Classifier(Protocol):
-    """Whatever can be asked about images: a specialist, several, or a rule on top of one."""
-
-    @property
-    def classes(self) -> Classes: ...
-
-    @property
-    def geometry(self) -> Geometry: ...
-
-    def logits(self, images_N3HW: Tensor) -> Tensor: ...
-
-    def to(self, device: torch.device) -> Any: ...
 
 
 class Method(ABC):

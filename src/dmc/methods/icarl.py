@@ -19,8 +19,9 @@ from dmc.data.batch import Batch
 from dmc.data.decode import Geometry
 from dmc.data.sources import JoinedImages
 from dmc.device import pick_device
+from dmc.evaluation import Classifier
 from dmc.methods import exemplars
-from dmc.methods.base import Classifier, Learned, Lesson, Method, fitted, widened
+from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.specialist import Specialist
 from dmc.training.supervised import Supervised
 
