@@ -17,10 +17,12 @@ from dmc.options import (
     DataRoot,
     Download,
     Keep,
+    Memory,
     Model,
     Orders,
     ProfileName,
     RunOptions,
+    Seed,
     Weights,
     beginning,
     changed,
@@ -59,10 +61,13 @@ def train(
     ] = "cifar_resnet32",
     size: Annotated[int | None, typer.Option(min=1, help="Input size [default: the architecture's]")] = None,
     keep: Keep = None,
-    output: Annotated[Literal["softmax", "sigmoid"], typer.Option(help="What the logits mean")] = "softmax",
+    output: Annotated[
+        Literal["softmax", "sigmoid"] | None,
+        typer.Option(help="Classifiers: what the logits mean [default: softmax]"),
+    ] = None,
     weights: Weights = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random")] = 0,
-    memory: Annotated[float, typer.Option(min=0, help="GiB of pixels to hold; a larger set is streamed")] = 4,
+    seed: Seed = 0,
+    memory: Memory = 4,
 ) -> None:
     """Train a specialist on labeled images, or a detector on scenes with boxes."""
     import dmc
@@ -74,7 +79,7 @@ def train(
         arch=arch,
         size=size,
         keep=names_from(keep),
-        output=output,
+        **({"output": output} if output else {}),
         **beginning(weights),
         schedule=changed(DETECTION if is_detector(arch) else SPECIALIST, schedule),
         seed=seed,
@@ -184,9 +189,11 @@ def predict(
 
 @app.command()
 def demo(
-    task: Annotated[Literal["classify", "detect"], typer.Option(help="A minute, or about five")] = "classify",
+    task: Annotated[
+        Literal["classify", "detect"], typer.Option(help="classify takes about a minute, detect about five")
+    ] = "classify",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder [default: dmc-demo, dmc-demo-detect]")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random")] = 0,
+    seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
     """The whole story, offline: merge two digit specialists, or two digit detectors, by looking at letters."""
@@ -222,7 +229,7 @@ def bench(
     ] = None,
     methods: Annotated[str, typer.Option(help="Names, all, or your own FILE.py, separated by commas")] = "all",
     orders: Orders = 5,
-    order: Annotated[int | None, typer.Option(min=0, help="Only this order, as a scheduler's job")] = None,
+    order: Annotated[int | None, typer.Option(min=0, help="Run only this order (one job of a scheduler)")] = None,
     profile: ProfileName = "paper",
     settings: Annotated[
         list[str] | None,
@@ -263,7 +270,7 @@ def reproduce(
         "reproduced"
     ),
     orders: Annotated[
-        int | None, typer.Option(min=1, help="Class orders, of detectors seeds [default: 5; detectors 1]")
+        int | None, typer.Option(min=1, help="How many class orders, or seeds for detectors [default: 5; detectors 1]")
     ] = None,
     profile: ProfileName = "paper",
     methods: Annotated[str, typer.Option(help="More methods, or your own FILE.py, separated by commas")] = "",

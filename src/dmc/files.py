@@ -54,6 +54,6 @@ def digest(content: Any) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def known(values: Mapping[str, float]) -> dict[str, float | None]:
+def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
     """JSON has no NaN, which a class without objects has."""
     return {key: None if math.isnan(value) else value for key, value in values.items()}

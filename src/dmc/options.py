@@ -24,12 +24,14 @@ Models = Annotated[list[str], typer.Argument(metavar="A B [C ...]", help=f"Two o
 Aux = Annotated[str, typer.Option(help="Unlabeled images: a folder, parquet, tar shards, npz or hf-hub:OWNER/NAME")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; accuracies and probabilities are fractions")]
 Weights = Annotated[
-    str | None, typer.Option(help="Where it begins: imagenet, random, or a file [default: random; detectors imagenet]")
+    str | None, typer.Option(help="Initial weights: imagenet, random, or a file [default: random; detectors imagenet]")
 ]
 Orders = Annotated[int, typer.Option(min=1, help="Class orders; order 0 is iCaRL's")]
 ProfileName = Annotated[str, typer.Option(help="paper, lite or smoke")]
 DataRoot = Annotated[Path | None, typer.Option(envvar="DMC_DATA", help="Where the data sets are")]
-Download = Annotated[bool, typer.Option("--download", help="Fetch data that is not there, where that can be done")]
+Download = Annotated[bool, typer.Option("--download", help="Download missing data where possible")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random")]
+Memory = Annotated[float, typer.Option(min=0, help="GiB of pixels to hold; a larger set is streamed")]
 Keep = Annotated[list[str] | None, typer.Option(help="Only these classes of the data: NAME,NAME,... or @FILE")]
 
 
@@ -109,33 +111,36 @@ def distillation_options(
     arch: Annotated[str | None, typer.Option(help="The student's architecture [default: the first model's]")] = None,
     size: Annotated[int | None, typer.Option(min=1, help="Its input size [default: what it was designed for]")] = None,
     loss: Annotated[Literal["l2", "l1", "kd"], typer.Option(help="Distance to the teachers' logits")] = "l2",
-    temperature: Annotated[float, typer.Option(help="Temperature of kd")] = 2.0,
+    temperature: Annotated[float | None, typer.Option(help="Temperature of kd [default: 2]")] = None,
     centring: Annotated[
         Literal["per-teacher", "none"] | None,
         typer.Option(help="Eq. 4's normalisation [default: per-teacher for softmax models, none for sigmoid]"),
     ] = None,
     scale: Annotated[
-        Literal["none", "pool-std"], typer.Option(help="Also divide by each teacher's spread; not in the paper")
-    ] = "none",
+        Literal["none", "pool-std"] | None,
+        typer.Option(help="Also divide by each teacher's spread; not in the paper [default: none]"),
+    ] = None,
     weights: Weights = None,
-    anchors: Annotated[int, typer.Option(min=1, help="Detectors: anchors to distil in each image")] = 64,
-    box_weight: Annotated[float, typer.Option(min=0, help="Detectors: lambda, the weight of the boxes' loss")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Seed of everything random")] = 0,
-    memory: Annotated[float, typer.Option(min=0, help="GiB of pixels to hold; a larger set is streamed")] = 4,
+    anchors: Annotated[
+        int | None, typer.Option(min=1, help="Detectors: anchors to distil in each image [default: 64]")
+    ] = None,
+    box_weight: Annotated[
+        float | None, typer.Option(min=0, help="Detectors: lambda, the weight of the boxes' loss [default: 1]")
+    ] = None,
+    seed: Seed = 0,
+    memory: Memory = 4,
 ) -> dict[str, Any]:
+    """What only one kind of model has is passed on only where it is given."""
+    own = {"temperature": temperature, "scale": scale, "anchors": anchors, "box_weight": box_weight}
     return {
         "arch": arch,
         "size": size,
         "loss": loss,
-        "temperature": temperature,
         "centring": centring,
-        "scale": scale,
         **beginning(weights),
-        "anchors": anchors,
-        "box_weight": box_weight,
         "seed": seed,
         "memory": int(memory * 2**30),
-    }
+    } | {name: value for name, value in own.items() if value is not None}
 
 
 def teacher_options(

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from dmc.detect.teachers import DetectorTeachers
 
 Given = Model | str | Path  # a model, or where it is
-FOR_CLASSIFIERS = {"temperature": 2.0, "scale": "none", "output": "softmax"}  # and what they are when nobody asks
-FOR_DETECTORS = {"anchors": 64, "box_weight": 1.0}
+FOR_CLASSIFIERS = ("temperature", "scale", "output")  # settings that the other kind does not have
+FOR_DETECTORS = ("anchors", "box_weight")
 
 
 def load(source: Given, *arguments: Any, **settings: Any) -> Any:
@@ -37,7 +37,12 @@ def load(source: Given, *arguments: Any, **settings: Any) -> Any:
 def train(
     data: str | Path | Source, out: str | Path | None = None, *, arch: str = "cifar_resnet32", **settings: Any
 ) -> Any:
-    """Train a specialist on labeled images, or a detector on scenes with boxes; `arch` decides which."""
+    """Train a specialist on labeled images, or a detector on scenes with boxes; `arch` decides which.
+
+    Settings: `size` (of the input), `keep` (names of the classes to learn), `weights` (None for random, `"imagenet"`,
+    or a file), `schedule` (`dmc.training.schedule.Schedule`), `seed`, `memory` (bytes of pixels to hold), `resume`,
+    `checkpoint_every` (seconds), `preprocessing`; for classifiers `output` (`"softmax"` or `"sigmoid"`).
+    """
     if is_detector(arch):
         from dmc.detect import training
 
@@ -74,12 +79,18 @@ def consolidate(
 
     `teachers` are models or whatever `dmc.load` takes, all classifiers or all detectors; `aux` is a folder, parquet,
     tar shards, `hf-hub:OWNER/NAME` or a uint8 array. With `out`, the run and the result are kept in that folder.
+
+    Settings: `arch`, `size` and `weights` of the student, `loss` (`"l2"`, `"l1"`, `"kd"`), `centring`, `schedule`,
+    `seed`, `memory`; for classifiers `temperature` and `scale`, for detectors `anchors` and `box_weight`.
     """
     return plan(teachers, aux, **settings).run(out, resume, checkpoint_every)
 
 
 def learn(model: Given, data: str | Path | Source, aux: Images, out: str | Path | None = None, **settings: Any) -> Any:
-    """Teach a model the classes of labeled `data` without its old data: train a specialist, consolidate."""
+    """Teach a model the classes of labeled `data` without its old data: train a specialist, consolidate.
+
+    Settings: those of `consolidate`, `keep` and `specialist_schedule`.
+    """
     old = load(model)
     if isinstance(old, Specialist):
         return classifiers.learn(old, data, aux, out, **_without(settings, FOR_DETECTORS, "detectors"))
@@ -89,7 +100,7 @@ def learn(model: Given, data: str | Path | Source, aux: Images, out: str | Path 
 
 
 def evaluate(model: Given | Teachers | DetectorTeachers, data: str | Path | Source, **settings: Any) -> Any:
-    """Accuracy, or average precision, on labeled data; classes are matched by name."""
+    """Accuracy, or average precision, on labeled data; classes are matched by name. `keep` names those to look at."""
     found = load(model) if isinstance(model, Model | str | Path) else model
     if isinstance(found, Specialist | Teachers):
         return evaluation.evaluate(found, data, **settings)
@@ -109,10 +120,8 @@ def predict(model: Given, images: str | Path | Sequence[str | Path], **settings:
     return of_detectors.predict(found, images, **settings)
 
 
-def _without(settings: dict[str, Any], foreign: dict[str, Any], whose: str) -> dict[str, Any]:
-    """Settings of the other kind are dropped if they are as usual, and refused if somebody chose them."""
-    own = dict(settings)
-    for name, usual in foreign.items():
-        if own.pop(name, usual) != usual:
+def _without(settings: dict[str, Any], foreign: Sequence[str], whose: str) -> dict[str, Any]:
+    for name in foreign:
+        if name in settings:
             raise DmcError(f"{name.replace('_', '-')} is a setting of {whose}")
-    return own
+    return settings

@@ -75,7 +75,7 @@ def test_a_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path: Path, nam
     assert "profile smoke" in table
     assert "not the paper's numbers" in table
     assert f"`dmc reproduce {name} --profile smoke --orders 1" in table
-    assert "Minutes, without what was there before: " in table
+    assert "Minutes, not counting what was there before: " in table
     assert json.loads((out / f"{name}-smoke.json").read_text()) == rows
     assert (out / f"{name}-smoke.png").exists() == (recipe.figure is not None)
 

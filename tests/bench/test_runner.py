@@ -233,7 +233,7 @@ def test_a_cell_that_diverges_does_not_stop_the_others(
         (("digits", "--group-size", "10"), "all 10 classes are in the first group"),
         (("digits", "--group-size", "3"), "the last group has one class, and fixed-representation, lwf, ewc, ewc++"),
         (("digits", "--set", "arch=resnett", "--group-size", "2"), "unknown architecture 'resnett'"),
-        (("digits", "--set", "loss=[1"), "--set loss=[1: '[1' is no value"),
+        (("digits", "--set", "loss=[1"), "--set loss=[1: cannot parse '[1'"),
         (("digits", "--set", "loss=foo"), "setting loss: Input should be 'l2', 'l1' or 'kd'\n"),
         (("digits", "--set", "specialist=3"), "write specialist.epochs=20, not specialist=3"),
         (("icifar100",), "CIFAR-100 is missing: put cifar100/train"),

@@ -38,7 +38,6 @@ from dmc.distill.folding import NORMS
 from dmc.errors import DmcError
 from dmc.models.blueprint import create_detector
 from dmc.training.loop import Task
-from dmc.verbs import FOR_DETECTORS
 from tests.conftest import Answer, tiny
 from tests.detect.conftest import TINY, untrained
 
@@ -195,12 +194,13 @@ def test_the_best_finds_are_those_of_torchvisions_own_postprocessing(arch: str) 
 
 
 def test_the_papers_defaults_are_those_of_the_command_line() -> None:
-    """64 anchors and lambda = 1 stand in three places, of which one must not import torch."""
+    """64 anchors and lambda = 1 are the library's; the help says so, and passes nothing on."""
     usual = signature(DetectorConsolidation).parameters
-    said = {name: usual[name].default for name in ("anchors", "box_weight")}
-    assert said == {"anchors": 64, "box_weight": 1.0} == FOR_DETECTORS
-    asked = {p.name: p.default for p in get_command(app).commands["consolidate"].params}  # type: ignore[attr-defined]
-    assert {name: asked[name] for name in said} == said
+    assert {name: usual[name].default for name in ("anchors", "box_weight")} == {"anchors": 64, "box_weight": 1.0}
+    options = {p.name: p for p in get_command(app).commands["consolidate"].params}  # type: ignore[attr-defined]
+    for name, default in (("anchors", "64"), ("box_weight", "1"), ("temperature", "2"), ("scale", "none")):
+        assert options[name].default is None
+        assert options[name].help.endswith(f"[default: {default}]")
 
 
 def test_a_broken_image_does_not_shift_the_others_truth(squares: Path, tmp_path: Path) -> None:

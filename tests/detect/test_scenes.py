@@ -58,7 +58,7 @@ def test_a_size_that_is_not_the_images_is_found_out(tmp_path: Path) -> None:
     turned = "<size><width>30</width><height>40</height></size>"
     source = open_scenes(voc_with(tmp_path, voc_object("cat", 1, 1, 9, 9), size=turned))
     feed = open_feed(source, Scenes(64))
-    with pytest.raises(DmcError, match=r"a\.jpg has not the shape that its annotation says, 30x40"):
+    with pytest.raises(DmcError, match=r"a\.jpg does not have the size that its annotation gives, 30x40"):
         next(feed.in_order(1))
 
 

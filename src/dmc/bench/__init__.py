@@ -1,1 +1,1 @@
-"""Data that results are measured on."""
+"""Streams of classes, runs of methods on them, metrics, and the paper's experiments as recipes."""

@@ -35,7 +35,7 @@ from dmc.detect.evaluation import evaluate
 from dmc.detect.teachers import DetectorTeachers
 from dmc.distill.targets import Centring
 from dmc.errors import DmcError, nearest
-from dmc.files import digest, known, settle, write_text
+from dmc.files import digest, settle, without_nan, write_text
 from dmc.recipes.profile import read_recipes
 from dmc.recipes.recipe import published
 from dmc.training.run import made
@@ -201,8 +201,8 @@ class DetectionBench:
         knows = {part: [n for n in names if n in found.per_class] for part, names in self._parts().items()}
         means = {part: found.of(names) for part, names in knows.items() if len(names) == len(self._parts()[part])}
         return {
-            "per_class": known({name: precision.eleven_points for name, precision in found.per_class.items()}),
-            **known({"area": found.mean_area, "coco_50": found.coco_50, **means}),
+            "per_class": without_nan({name: precision.eleven_points for name, precision in found.per_class.items()}),
+            **without_nan({"area": found.mean_area, "coco_50": found.coco_50, **means}),
             "made": made(started),
         }
 

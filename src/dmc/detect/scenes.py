@@ -99,7 +99,7 @@ class Scenes:
             wide, tall = self.shape(found.width, found.height)
             if max(abs(image.shape[2] - wide), abs(image.shape[1] - tall)) > 2:  # more than rounding
                 said = f"{found.width}x{found.height}"
-                raise DmcError(f"{record.name} has not the shape that its annotation says, {said}")
+                raise DmcError(f"{record.name} does not have the size that its annotation gives, {said}")
             scale = torch.tensor([image.shape[2] / found.width, image.shape[1] / found.height] * 2)
             easy_M = ~found.difficult_M  # nobody trains on the others
             boxes.append(torch.from_numpy(found.boxes_M4[easy_M]) * scale)

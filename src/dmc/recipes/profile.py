@@ -78,7 +78,7 @@ def parsed_settings(texts: Iterable[str]) -> dict[str, Any]:
         try:
             content = yaml.safe_load(value)
         except yaml.YAMLError:
-            raise DmcError(f"--set {text}: {value!r} is no value") from None
+            raise DmcError(f"--set {text}: cannot parse {value!r}") from None
         if inner:
             changes.setdefault(outer, {})[inner] = content
         else:

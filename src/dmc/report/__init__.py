@@ -1,1 +1,1 @@
-"""What a person looks at: progress, tables, pictures."""
+"""What a person looks at: tables, pictures, and how they were made."""

@@ -142,9 +142,9 @@ class Series:
 def draw_lines(series: Sequence[Series], x_label: str, y_label: str, title: str, path: Path, log: bool = False) -> None:
     """Accuracies in % against the number of something."""
     figure, (axes,) = new_figure(1, 1, size=(7, 4.6))
-    import matplotlib.pyplot as plt
+    from matplotlib import colormaps
 
-    colours = plt.get_cmap("tab20")
+    colours = colormaps["tab20"]
     titles = [method.title for method in METHODS.values()]
     for drawn, line in enumerate(series):
         i = titles.index(line.label) if line.label in titles else drawn  # a method looks alike in every figure
@@ -175,14 +175,8 @@ def draw_lines(series: Sequence[Series], x_label: str, y_label: str, title: str,
 
 
 def new_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Sequence[Any]]:
-    """A figure that needs no screen, and its plots; `size` is one plot's, in inches."""
-    import matplotlib
+    """A figure and its plots; `size` is one plot's, in inches. pyplot would change the backend of a notebook."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    plt.close("all")
-    figure, plots = plt.subplots(
-        rows, columns, figsize=(size[0] * columns, size[1] * rows), layout="constrained", dpi=130, squeeze=False
-    )
-    return figure, list(plots.flat)
+    figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained", dpi=130)
+    return figure, list(figure.subplots(rows, columns, squeeze=False).flat)

@@ -9,7 +9,7 @@ from dmc.consolidation import Plan
 
 
 def findings(plan: Plan[Any]) -> dict[str, Any]:
-    """Measures one step on real images; writes nothing."""
+    """Measures two steps on real images; writes nothing."""
     estimate = plan.estimate()
     passes = plan.schedule.epochs
     return {

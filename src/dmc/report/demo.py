@@ -16,14 +16,10 @@ COLOURS = {"old": "#0072b2", "new": "#e69f00", "all": "#444444"}  # apart also f
 
 
 def draw(rows: Sequence[Row], shown: Sequence[Source], path: Path) -> None:
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, right) = plt.subplots(
-        1, 2, figsize=(11, 3.8), width_ratios=(1.0, 1.5), layout="constrained", dpi=130
-    )
+    figure = Figure(figsize=(11, 3.8), layout="constrained", dpi=130)
+    left, right = figure.subplots(1, 2, width_ratios=(1.0, 1.5))
     strips = [np.concatenate([_tile(r.image) for r in islice(s.records(seed=1), 24)]) for s in shown]
     sheet = np.concatenate([_folded(strip) for strip in strips])
     left.imshow(255 - sheet, cmap="gray", vmin=0, vmax=255)
@@ -45,7 +41,6 @@ def draw(rows: Sequence[Row], shown: Sequence[Source], path: Path) -> None:
     right.spines[["top", "right"]].set_visible(False)
     right.legend(loc="upper center", ncols=3, frameon=False, fontsize=9)
     figure.savefig(path)
-    plt.close(figure)
 
 
 def _tile(image: object) -> np.ndarray:

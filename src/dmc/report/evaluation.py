@@ -14,7 +14,7 @@ from dmc.detect.detector import Detector
 from dmc.detect.evaluation import DetectionEvaluation
 from dmc.errors import DmcError
 from dmc.evaluation import Evaluation
-from dmc.files import known
+from dmc.files import without_nan
 from dmc.specialist import Specialist
 
 
@@ -28,8 +28,8 @@ def as_dict(result: Evaluation | DetectionEvaluation) -> dict[str, Any]:
         return asdict(result)
     overall = {"mean": result.mean, "mean_area": result.mean_area, "coco": result.coco, "coco_50": result.coco_50}
     return {
-        **known(overall),
-        "per_class": {name: known(precision._asdict()) for name, precision in result.per_class.items()},
+        **without_nan(overall),
+        "per_class": {name: without_nan(precision._asdict()) for name, precision in result.per_class.items()},
         "data": result.data,
         "images": result.images,
         "skipped": result.skipped,

@@ -23,6 +23,6 @@ def footnote(rows: Mapping[str, Sequence[Made]]) -> str:
     if minutes:
         lines += [
             f"Made with {'; '.join(ran_with)}.",
-            f"Minutes, without what was there before: {', '.join(minutes)}.",
+            f"Minutes, not counting what was there before: {', '.join(minutes)}.",
         ]
     return "\n\n".join(lines)

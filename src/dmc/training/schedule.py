@@ -60,6 +60,6 @@ class Schedule(BaseModel):
 
 SPECIALIST = Schedule(epochs=200)
 CONSOLIDATION = Schedule(epochs=50)
-# The paper does not speak of clipping, but focal loss has gradients of 50 times the usual length, after one of which
+# The paper does not mention clipping, but focal loss has gradients of 50 times the usual length, after one of which
 # Adam at the paper's rate is left with dead heads; 0.1 is what public RetinaNets of its time use.
 DETECTION = Schedule(epochs=100, lr=1e-3, drops=(), algorithm="adam", batch_size=12, weight_decay=0, clip=0.1)
