@@ -68,6 +68,7 @@ def test_widening_leaves_the_old_answers_alone() -> None:
     assert wide.names == ("a", "b", "c", "d")
     torch.testing.assert_close(wide.logits(IMAGES)[:, :2], narrow.logits(IMAGES))
     assert narrow.module.state_dict()["fc.weight"].shape == (2, 64)
+    assert not torch.equal(wide.logits(IMAGES)[:, 2:], narrow.widened("cd", seed=1).logits(IMAGES)[:, 2:])
 
 
 def test_any_module_can_be_a_specialist_but_only_a_named_one_can_be_saved(tmp_path: Path) -> None:

@@ -54,7 +54,7 @@ def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
         return train(source, place, arch=ARCH, preprocessing=PREPROCESSING, schedule=LABELED, seed=seed, resume=True)
 
     old, new, joint = specialist(old_data, "old"), specialist(new_data, "new"), specialist(data, "oracle")
-    tuned = fit_labeled(old.widened(NEW), new_data, schedule=LABELED, seed=seed)
+    tuned = fit_labeled(old.widened(NEW, seed), new_data, schedule=LABELED, seed=seed)
     place = folder / "dmc" if folder else None
     merged = consolidate([old, new], aux, place, schedule=UNLABELED, seed=seed, resume=True)
 

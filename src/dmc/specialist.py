@@ -276,11 +276,11 @@ class Specialist(Model):
             self.require_finite(logits_NK)
             return logits_NK.softmax(dim=1) if self.output == "softmax" else logits_NK.sigmoid()
 
-    def widened(self, names: Iterable[str]) -> Specialist:
+    def widened(self, names: Iterable[str], seed: int = 0) -> Specialist:
         """A copy with outputs for more classes: the old ones answer as before, the new ones at random."""
         if self.arch is None or not self.classes.whole:
             raise DmcError(f"{self.name} cannot grow: it needs an architecture name and all of its own classes")
-        wide = Specialist.untrained(self.arch, (*self.names, *names), self.preprocessing, self.output)
+        wide = Specialist.untrained(self.arch, (*self.names, *names), self.preprocessing, self.output, seed)
         own = self.module.state_dict()
         with torch.no_grad():
             for key, value in wide.module.state_dict().items():

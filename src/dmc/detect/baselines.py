@@ -46,13 +46,13 @@ class AdaptedShmelkov(Detection):
 
 def finetune(old: Detector, data: Scenery, out: Path, schedule: Schedule, seed: int) -> Detector:
     """Go on training on the new classes alone."""
-    return fit_scenes(_grown(old, data), data, out, schedule, seed, resume=True)
+    return fit_scenes(_grown(old, data, seed), data, out, schedule, seed, resume=True)
 
 
 def adapted_shmelkov(old: Detector, data: Scenery, out: Path, schedule: Schedule, seed: int) -> Detector:
-    wide = _grown(old, data)
+    wide = _grown(old, data, seed)
     return fit_scenes(wide, data, out, schedule, seed, resume=True, task=AdaptedShmelkov(wide, old, data.classes))
 
 
-def _grown(old: Detector, data: Scenery) -> Detector:
-    return old.widened([name for name in data.classes if name not in old.names])
+def _grown(old: Detector, data: Scenery, seed: int) -> Detector:
+    return old.widened([name for name in data.classes if name not in old.names], seed)

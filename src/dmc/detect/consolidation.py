@@ -206,17 +206,12 @@ def learn(
     if keep is not None:
         source = source.keep(keep)
     arch, weights = settings.get("arch") or old.require_arch(), settings.get("weights", "imagenet")
-    new = partial(
-        train,
-        source,
-        arch=arch,
-        size=settings.get("size") or old.preprocessing.size,
-        weights=weights,
-        schedule=specialist_schedule,
-    )
+    alike = old.preprocessing if arch == old.arch else detector_preprocessing(arch)
+    alike = replace(alike, size=settings.get("size") or old.preprocessing.size)
+    new = partial(train, source, arch=arch, preprocessing=alike, weights=weights, schedule=specialist_schedule)
     return taught(
         old,
-        Detector.untrained(arch, source.classes, old.preprocessing, weights=weights),
+        Detector.untrained(arch, source.classes, alike, weights=weights),
         new,
         lambda teachers: DetectorConsolidation(teachers, images, **settings),
         source.name,

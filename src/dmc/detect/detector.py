@@ -89,13 +89,13 @@ class Detector(Model):
             self.require_finite(answers.logits_NAK)
             return found_in(answers, self.scores(answers), self.network.decoded, sizes)
 
-    def widened(self, names: Iterable[str]) -> Detector:
+    def widened(self, names: Iterable[str], seed: int = 0) -> Detector:
         """A copy that answers for more classes: for the old ones as before, for the new ones at random."""
         if self.arch is None or not self.classes.whole:
             raise DmcError(f"{self.name} cannot grow: it needs an architecture name and all of its own classes")
         classes = Classes.of((*self.names, *names))
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_for(0, "weights"))
+            torch.manual_seed(seed_for(seed, "weights"))
             module = create_detector(self.arch, classes.width)
         wide = type(self)(module, classes, self.preprocessing, self.output, self.arch, self.name)
         old, new = (len(model.names) + model.network.background for model in (self, wide))

@@ -94,7 +94,7 @@ def new_classes(old: Sequence[str], data: Source) -> list[str]:
 def widened(before: Learned, lesson: Lesson) -> tuple[Specialist, Specialist]:
     """The old model, and a copy with outputs for the lesson's new classes."""
     old = before.specialists[0]
-    return old, old.widened(new_classes(old.names, lesson.data))
+    return old, old.widened(new_classes(old.names, lesson.data), lesson.seed)
 
 
 def fitted(wide: Specialist, lesson: Lesson, name: str, task: Supervised | None = None, **settings: Any) -> Specialist:
