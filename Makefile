@@ -1,4 +1,4 @@
-# `make demo` shows the main job, `make test` checks everything; each sets up its own .venv.
+# `make demo` shows the main job, `make test` checks everything; both set up .venv on first use.
 PYTHON ?= python3
 BIN := .venv/bin
 
