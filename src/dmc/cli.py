@@ -289,7 +289,7 @@ def reproduce(
     from dmc.bench.reproduce import known_recipes, recipe_job
     from dmc.methods import methods_named
     from dmc.report.provenance import footnote
-    from dmc.report.reproduce import as_list
+    from dmc.report.reproduce import as_list, report
 
     if show:
         recipes = known_recipes(profile)
@@ -302,7 +302,7 @@ def reproduce(
     if download:
         job.download()
     rows = job.run()
-    table = job.report(rows)
+    table = report(job, rows)
     write_text(job.folder / f"{name}-{profile}.md", f"{table}\n\n{footnote(job.made(rows))}\n")
     write_text(job.folder / f"{name}-{profile}.json", json.dumps(rows, indent=2) + "\n")
     print(json.dumps(rows, indent=2) if as_json else table)

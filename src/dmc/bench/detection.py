@@ -295,11 +295,6 @@ class DetectionReproduction:
     def download(self) -> None:
         datasets.download(self.recipe.needed_data(self.profile), self.data_root)
 
-    def report(self, rows: Sequence[dict[str, Any]]) -> str:
-        from dmc.report.detection import as_table
-
-        return as_table(self, rows)
-
     def made(self, rows: Sequence[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
         """How each row was made, with all seeds."""
         found: dict[str, list[dict[str, Any]]] = {}

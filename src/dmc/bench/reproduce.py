@@ -14,13 +14,13 @@ from dmc.bench import datasets, streams
 from dmc.bench.detection import DetectionReproduction, load_detection_profile, load_detection_recipes
 from dmc.bench.metrics import Matrix
 from dmc.bench.runner import Bench, confusion
+from dmc.bench.summary import collected, mean_std, summary
 from dmc.errors import DmcError, nearest
 from dmc.files import digest
 from dmc.loading import load
 from dmc.methods import Method, method_named
 from dmc.recipes.profile import load_profile
 from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, load_recipes, parsed_variants, published
-from dmc.report.bench import collected, mean_std, summary
 
 OF_SPECIALISTS = ("arch", "weights", "preprocessing", "overlap", "specialist")  # all that they depend on
 Row = dict[str, Any]  # setting, row, orders, and for each column what was measured and what was published
@@ -70,14 +70,6 @@ class Reproduction:
         if not rows:
             raise DmcError(f"no cell is finished; see failed.txt below {self.folder}")
         return rows
-
-    def report(self, rows: Sequence[Row]) -> str:
-        """Draws the figure, gives the table."""
-        from dmc.report import reproduce
-
-        benches = {setting: bench for setting, bench in self.benches().items() if bench.folder.exists()}
-        reproduce.draw(self, benches, rows, self.folder / f"{self.name}-{self.profile}.png")
-        return reproduce.as_table(self, rows)
 
     def made(self, rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
         """How each row was made."""

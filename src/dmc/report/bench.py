@@ -7,29 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from dmc.bench.metrics import StreamScores
 from dmc.bench.runner import Bench
+from dmc.bench.summary import Spread, collected, summary
 from dmc.errors import DmcError
 from dmc.files import write_text
 from dmc.methods import METHODS, title_of
 from dmc.report.provenance import footnote
 
-Spread = dict[str, float | None]  # mean and std
 UPPER_BOUNDS = ("Oracle", "Inference twice")
 COLUMNS = ("final", "average incremental", "forgetting", "intransigence", "old - new")
-
-
-def collected(bench: Bench) -> dict[str, dict[int, StreamScores]]:
-    """All finished cells of a comparison, by method and order."""
-    found: dict[str, dict[int, StreamScores]] = {}
-    for method in bench.known_methods():
-        for order in bench.orders():
-            scores = bench.finished(method, order)
-            if scores is not None:
-                found.setdefault(method, {})[order] = scores
-    return found
 
 
 def report(bench: Bench, ran_as: str) -> tuple[dict[str, Any], str]:
@@ -43,66 +29,6 @@ def report(bench: Bench, ran_as: str) -> tuple[dict[str, Any], str]:
     made = {title_of(name): bench.made(name) for name in summed}
     write_text(bench.folder / "table.md", f"{table}\n\n{footnote(made)}\n")
     return {name: {"profile": ran_as} | row for name, row in summed.items()}, table
-
-
-def summary(found: dict[str, dict[int, StreamScores]]) -> dict[str, Any]:
-    """Mean and standard deviation over orders, as fractions; intransigence needs the Oracle's cells."""
-    joint = found.get("oracle", {})
-    result = {}
-    for method, cells in found.items():
-        columns: dict[str, list[float]] = {
-            "final": [s.final for s in cells.values()],
-            "average incremental": [s.average_incremental for s in cells.values()],
-            "forgetting": [s.forgetting for s in cells.values()],
-            "intransigence": [s.intransigence(joint[o]) for o, s in cells.items() if o in joint],
-            "old - new": [s.old_new_gap for s in cells.values()],
-            "old": [s.old for s in cells.values()],
-            "new": [s.new for s in cells.values()],
-            "first group": [s.per_group[-1][0] for s in cells.values()],
-        }
-        first = next(iter(cells.values()))
-        result[method] = {
-            "orders": len(cells),
-            "classes": first.classes,
-            "accuracy": np.mean([s.accuracy for s in cells.values()], axis=0).tolist(),
-            "spread": _spread([s.accuracy for s in cells.values()]),
-            "first task": np.mean(first_task := [[g[0] for g in s.per_group] for s in cells.values()], axis=0).tolist(),
-            "first task spread": _spread(first_task),
-            **{name: mean_std(values) if values else None for name, values in columns.items()},
-            "after each group": [_after(i, cells, joint) for i in range(len(first.accuracy))],
-        }
-    return result
-
-
-def _after(i: int, cells: dict[int, StreamScores], joint: dict[int, StreamScores]) -> dict[str, Any]:
-    """What can be said once group i is learned."""
-    until = {order: scores.until(i) for order, scores in cells.items()}
-    now = until.values()
-    found: dict[str, Any] = {
-        "classes": next(iter(now)).classes[-1],
-        "accuracy": mean_std([scores.final for scores in now]),
-        "of each group": np.mean([scores.per_group[-1] for scores in now], axis=0).tolist(),
-        "of each group, spread": _spread([scores.per_group[-1] for scores in now]),
-    }
-    if i == 0:  # nothing is old yet
-        return found
-    against = [scores.intransigence(joint[order].until(i)) for order, scores in until.items() if order in joint]
-    return found | {
-        "average incremental": mean_std([scores.average_incremental for scores in now]),
-        "forgetting": mean_std([scores.forgetting for scores in now]),
-        "intransigence": mean_std(against) if against else None,
-        "old - new": mean_std([scores.old_new_gap for scores in now]),
-    }
-
-
-def mean_std(values: Sequence[float]) -> Spread:
-    """One value has no standard deviation."""
-    return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else None}
-
-
-def _spread(of_orders: Sequence[Sequence[float]]) -> list[float]:
-    """Standard deviations after each group; none of one order."""
-    return np.std(of_orders, axis=0, ddof=1).tolist() if len(of_orders) > 1 else []
 
 
 def as_table(summed: dict[str, Any], title: str) -> str:

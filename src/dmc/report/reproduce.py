@@ -9,11 +9,23 @@ from typing import Any
 
 import numpy as np
 
+from dmc.bench.detection import DetectionReproduction
 from dmc.bench.reproduce import Reproduction, Row
 from dmc.bench.runner import Bench
+from dmc.bench.summary import collected
 from dmc.methods import METHODS
 from dmc.recipes.recipe import load_recipes
-from dmc.report.bench import Series, cell, collected, draw_lines, new_figure
+from dmc.report import detection
+from dmc.report.bench import Series, cell, draw_lines, new_figure
+
+
+def report(job: Reproduction | DetectionReproduction, rows: Sequence[Row]) -> str:
+    """Draws the recipe's figure, gives its table."""
+    if isinstance(job, DetectionReproduction):
+        return detection.as_table(job, rows)
+    benches = {setting: bench for setting, bench in job.benches().items() if bench.folder.exists()}
+    draw(job, benches, rows, job.folder / f"{job.name}-{job.profile}.png")
+    return as_table(job, rows)
 
 
 def as_table(job: Reproduction, rows: Sequence[Row]) -> str:
