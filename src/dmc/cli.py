@@ -251,10 +251,13 @@ def bench(
     from dmc.report.bench import report
 
     chosen = methods_named(methods)
-    asked = load_profile(profile, stream, parsed_settings(settings or []))
+    changes, size = parsed_settings(settings or []), group_size or USUAL_GROUP.get(stream, 10)
+    asked = load_profile(profile, stream, changes)
+    if "classes" not in changes:
+        asked = asked.with_room_for(size)
     if download:
         fetch(needed_data(stream, asked, any(method.uses_aux for method in chosen)), data_root)
-    comparison = Bench(stream, group_size or USUAL_GROUP.get(stream, 10), asked, out, data_root, tune=tune)
+    comparison = Bench(stream, size, asked, out, data_root, tune=tune)
     wanted = range(orders) if order is None else [order]
     if not comparison.complete(chosen, wanted):
         comparison.require_runnable(chosen)

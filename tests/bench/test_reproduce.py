@@ -55,7 +55,7 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", ["accuracy-g50", "confusion", "first-task", "losses", "aux-amount", "cub200", "overlap"]
+    "name", ["accuracy-g50", "confusion", "first-task", "losses", "aux-amount", "cub200", "overlap", "exemplars"]
 )
 def test_a_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path: Path, name: str) -> None:
     out = tmp_path / name
@@ -104,6 +104,16 @@ def test_overlapping_groups_are_taught_by_both(dmc: Dmc, data_root: Path, tmp_pa
     assert [len(teacher["classes"]) for teacher in config["teachers"]] == [4, 4]
     assert len(config["student"]["classes"]) == 6
     assert by_row["Consolidated"]["published"]["all"]  # the paper's, though its groups were larger
+    more = ("--also", "Mine: {loss: l1}", "--methods", "finetuning")
+    command = ("reproduce", "overlap", "--profile", "smoke", "--orders", 1, "--data-root", data_root, "-o", out)
+    rows = json.loads(dmc(*command, *more, "--json").out)
+    assert {row["setting"] for row in rows} == {"g = 4", "Mine"}  # one more, not another one
+    mine = {row["row"]: row for row in rows if row["setting"] == "Mine"}
+    assert set(mine) == {"Model 1", "Model 2", "Consolidated", "Finetuning"}
+    assert mine["Finetuning"]["only first"]["mean"] == 0  # it forgot them all
+    assert not any(row["published"] for row in mine.values())  # the paper has no numbers of that
+    said = dmc(*command, "--also", "Three: {classes: 8}")
+    assert (said.code, "Three: 3 groups overlap, but two are compared" in said.err) == (2, True)
 
 
 def test_recipes_share_what_is_the_same_and_nothing_else(tmp_path: Path) -> None:

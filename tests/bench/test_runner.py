@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +16,8 @@ from filelock import FileLock
 from torch import Tensor
 
 from dmc.bench.runner import Bench, every_tracker
+from dmc.bench.streams import open_stream
+from dmc.data.opening import open_labeled
 from dmc.data.sources import ListedImages, Source
 from dmc.methods import METHODS, Learned, Lesson, Method
 from dmc.recipes.profile import load_profile, strength_for
@@ -53,6 +56,17 @@ class SpyWithImages(Spy):
     name, uses_aux = "spy-with-images", True
 
 
+class Stasher(Spy):
+    """Hides its images in the model that it gives back."""
+
+    name = "stasher"
+
+    def learn(self, before: Learned, lesson: Lesson) -> Learned:
+        learned = super().learn(before, lesson)
+        learned.specialists[0].stash = lesson.data  # type: ignore[attr-defined]
+        return learned
+
+
 def reachable(root: object) -> list[object]:
     """Everything that attributes and containers lead to, except into modules and types."""
     found: list[object] = []
@@ -76,7 +90,7 @@ def pixels_of(source: Source) -> set[bytes]:
     return {np.asarray(record.image).tobytes() for record in source.records()}
 
 
-@pytest.mark.parametrize("method", [Spy(), SpyWithImages()])
+@pytest.mark.parametrize("method", [Spy(), SpyWithImages(), Stasher()])
 def test_old_data_is_out_of_reach(bench: Bench, method: Spy) -> None:
     Spy.seen.clear()
     bench.settle()
@@ -203,7 +217,9 @@ class Hoarder(Spy):
         return Learned(first.specialists, {"under any name": self.note})
 
 
-@pytest.mark.parametrize("note", [torch.zeros(4, 3, 8, 8), torch.zeros((4, 3 * 8 * 8), dtype=torch.uint8)])
+@pytest.mark.parametrize(
+    "note", [torch.zeros(4, 3, 8, 8), torch.zeros(4, 3 * 8 * 8), torch.zeros((4, 3 * 8 * 8), dtype=torch.uint8)]
+)
 def test_a_method_cannot_keep_more_images_than_it_declared(bench: Bench, note: Tensor) -> None:
     bench.settle()
     assert bench.run_cell(Hoarder(note), 0) == "hoarder keeps 4 images but declared 3"
@@ -235,6 +251,7 @@ def test_a_cell_that_diverges_does_not_stop_the_others(
         (("digits", "--set", "arch=resnett", "--group-size", "2"), "unknown architecture 'resnett'"),
         (("digits", "--set", "loss=[1"), "--set loss=[1: cannot parse '[1'"),
         (("digits", "--set", "loss=foo"), "setting loss: Input should be 'l2', 'l1' or 'kd'\n"),
+        (("digits", "--set", "specialist.epoch=3"), "permitted; did you mean 'specialist.epochs'?"),
         (("digits", "--set", "specialist=3"), "write specialist.epochs=20, not specialist=3"),
         (("icifar100",), "CIFAR-100 is missing: put cifar100/train"),
     ],
@@ -287,6 +304,9 @@ def test_a_plain_folder_of_classes_is_a_stream(dmc: Dmc, tmp_path: Path) -> None
     (tmp_path / "pets").rename(tmp_path / "away")  # a table of finished cells needs no data
     again = dmc(*command, "--methods", "finetuning", "-o", tmp_path / "b", "--json")
     assert (again.code, again.out) == (0, said.out), again.err
+    moved = ("bench", f"{tmp_path / 'away' / '..'}/pets/", *command[2:])  # it is the same wherever it lies
+    again = dmc(*moved, "--methods", "finetuning", "-o", tmp_path / "b", "--json")
+    assert (again.code, again.out) == (0, said.out), again.err
     (tmp_path / "away").rename(tmp_path / "pets")
     said = dmc(*command, "--methods", "dmc", "-o", tmp_path / "c")
     assert (said.code, "say where they are, --set aux=FOLDER" in said.err) == (2, True)
@@ -316,6 +336,30 @@ def test_strengths_are_the_appendixs() -> None:
     assert [strength_for("ewc++", g, 0) for g in (5, 10, 20, 50)] == [10, 10, 1, 0.1]
     assert strength_for("rwalk", 6, 0) == 5  # the nearest group size
     assert strength_for("lwf", 10, 1.0) == 1.0
+
+
+def test_auxiliary_images_have_no_labels(tmp_path: Path) -> None:
+    """Also where the data set that they come from has some."""
+    for part in ("train", "test", "aux"):
+        for i, name in enumerate("abcd"):
+            write_images(tmp_path / "pets" / part / name, 5, seed=i)
+    labeled = open_labeled(tmp_path / "pets" / "aux")
+    stream = open_stream(str(tmp_path / "pets"), 2, 0, load_profile("smoke", "digits"), None, with_aux=False)
+    for count in (None, 7, 100):
+        aux = replace(stream, all_aux=labeled, aux_images=count).aux
+        assert aux is not None
+        assert (len(aux), aux.classes, set(aux.labels())) == (7 if count == 7 else 20, (), {-1})
+
+
+def test_groups_larger_than_a_profile_was_made_for(dmc: Dmc, tmp_path: Path) -> None:
+    """smoke has six classes. Five at a time would leave one alone, so there are ten, unless the user says how many."""
+    command = ("bench", "digits", "--group-size", 5, "--profile", "smoke", "--orders", 1, "--methods", "finetuning")
+    said = dmc(*command, "-o", tmp_path / "a", "--json")
+    assert json.loads(said.out)["finetuning"]["classes"] == [5, 10]
+    assert json.loads((tmp_path / "a" / "table.json").read_text()) == json.loads(said.out)
+    said = dmc(*command, "--set", "classes=7", "-o", tmp_path / "b", "--json")
+    assert json.loads(said.out)["finetuning"]["classes"] == [5, 7]
+    assert "the last group has 2 classes" in said.err
 
 
 def test_a_part_of_the_auxiliary_images_is_always_the_same(bench: Bench) -> None:

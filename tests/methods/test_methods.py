@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,8 +82,9 @@ def test_inference_twice_keeps_every_specialist(tmp_path: Path) -> None:
     assert isinstance(learned.model, Teachers)
     assert learned.model.classes.names == ("a", "b", "c", "d")
     images = torch.randint(0, 256, (3, 3, 16, 16), dtype=torch.uint8)
-    own = old.logits(images)
-    torch.testing.assert_close(learned.model.logits(images)[:, :2], own - own.mean(1, keepdim=True))
+    parts = [specialist.logits(images) for specialist in (old, learned.specialists[1])]
+    expected = torch.cat([logits - logits.mean(1, keepdim=True) for logits in parts], dim=1)
+    torch.testing.assert_close(learned.model.logits(images), expected)
     learned.notes["x"] = torch.ones(2)
     learned.save(tmp_path / "saved")
     again = Learned.load(tmp_path / "saved")
@@ -171,3 +173,16 @@ def test_dmc_plus_has_the_appendixs_sizes(tmp_path: Path, monkeypatch: pytest.Mo
     assert tuned_on == [dict.fromkeys("abcd", 6), dict.fromkeys("abcdef", 3)]
     short = DMCPlus._short(Schedule(epochs=200))
     assert (short.epochs, short.lr_at(0, 10), short.lr_at(149, 10)) == (15, 1e-3, 1e-3)
+    ran = json.loads((tmp_path / "1" / "tuned" / "run.json").read_text())["schedule"]
+    assert (ran["lr"], ran["drops"], ran["epochs"]) == (1e-3, [], 2)  # the test's profile is shorter than 15 epochs
+
+
+def test_dmc_plus_selects_as_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DMCPlus, "memory", 6)
+    model, given = tiny("ab", 1), lesson(noise(["a", "b"]), tmp_path)
+    herders = replace(given, profile=given.profile.model_copy(update={"selection": "herding"}))
+    kept = [exemplars.of(DMCPlus().begin(Learned([model]), one).notes) for one in (given, herders)]
+    images_N3HW = exemplars.by_class(given.data, model)["a"]
+    best = herding(exemplars.unit_features(model, images_N3HW), 3)
+    assert torch.equal(kept[1]["a"], images_N3HW[best])
+    assert not torch.equal(kept[0]["a"], kept[1]["a"])

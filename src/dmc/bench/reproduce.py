@@ -44,7 +44,7 @@ class Reproduction:
         return {c.setting: self._bench(c) for c in comparisons(self.recipe, self.profile, self.also)}
 
     def _bench(self, comparison: Comparison) -> Bench:
-        settings = comparison.profile.differences
+        settings = comparison.profile.identity
         place = f"{self.recipe.stream}-g{comparison.group_size}-{self.profile}"
         return Bench(
             self.recipe.stream,
@@ -92,12 +92,15 @@ class Reproduction:
             datasets.require(dict.fromkeys(name for names in wanted for name in names), self.data_root)
         for setting in to_do:
             try:
-                ready[setting].open(0, with_aux)
+                stream = ready[setting].open(0, with_aux)
             except DmcError as error:
                 if not self.skip_missing:
                     raise
                 print(f"{setting} is left out: {error}", file=sys.stderr)
                 del ready[setting]
+                continue
+            if ready[setting].profile.overlap and len(stream.groups) != 2:
+                raise DmcError(f"{setting}: {len(stream.groups)} groups overlap, but two are compared; change classes")
         if not ready:
             raise DmcError(f"{self.name}: the data of every setting is missing")
         for setting in to_do:
@@ -110,7 +113,8 @@ class Reproduction:
         found = []
         for setting, bench in benches.items():
             if bench.profile.overlap:
-                found += _overlap_rows(setting, bench, self.orders)
+                for method in self.methods():
+                    found += _overlap_rows(setting, bench, method, self.orders, with_teachers=method.name == "dmc")
                 continue
             measured = summary(collected(bench))
             for method in self.methods():
@@ -121,8 +125,10 @@ class Reproduction:
         # Where settings are not what is compared, a profile's own one stands for the paper's.
         by_row = not self.recipe.variants and len({row["setting"] for row in paper_rows}) == 1
         known = {row["row"] if by_row else (row["setting"], row["row"]): row for row in paper_rows}
+        added = {c.setting for c in comparisons(self.recipe, self.profile, self.also) if c.added}
         for row in found:
             paper = known.get(row["row"] if by_row else (row["setting"], row["row"]), {})
+            paper = {} if row["setting"] in added else paper
             row["profile"] = self.profile
             row["published"] = {column: paper[column] for column in self.recipe.columns if column in paper}
         return found
@@ -182,30 +188,33 @@ def listed(recipe: Recipe, profile: str) -> dict[str, Any]:
     }
 
 
-def _overlap_rows(setting: str, bench: Bench, orders: int) -> list[Row]:
-    """The two teachers, each asked about its own classes, and the consolidated model, by who knew the class."""
-    cells: dict[str, list[dict[str, float]]] = {"Model 1": [], "Model 2": [], "Consolidated": []}
+def _overlap_rows(setting: str, bench: Bench, method: Method, orders: int, with_teachers: bool) -> list[Row]:
+    """DMC's two teachers, each asked about its own classes, and a method's model, by who knew the class."""
+    own = "Consolidated" if with_teachers else method.title
+    cells: dict[str, list[dict[str, float]]] = {"Model 1": [], "Model 2": []} if with_teachers else {}
+    cells[own] = []
     for order in range(orders):
-        last = bench.cell_folder("dmc", order) / "group-1" / "confusion.npy"
+        last = bench.cell_folder(method.name, order) / "group-1" / "confusion.npy"
         if not last.exists():
             continue
         stream = bench.open(order)
         first, second = (set(group) for group in stream.groups)
-        new = load(bench.shared_folder(order, stream, 1) / "specialist")
-        answers: dict[str, tuple[Matrix, Sequence[str]]] = {
-            "Model 1": (np.load(last.parent.parent / "group-0" / "confusion.npy"), stream.so_far(0)),
-            "Model 2": (confusion(new, stream.test, stream.groups[1]), stream.groups[1]),
-            "Consolidated": (np.load(last), stream.so_far(1)),
-        }
+        answers: dict[str, tuple[Matrix, Sequence[str]]] = {own: (np.load(last), stream.so_far(1))}
+        if with_teachers:
+            new = load(bench.shared_folder(order, stream, 1) / "specialist")
+            answers |= {
+                "Model 1": (np.load(last.parent.parent / "group-0" / "confusion.npy"), stream.so_far(0)),
+                "Model 2": (confusion(new, stream.test, stream.groups[1]), stream.groups[1]),
+            }
         spans = {"only first": first - second, "common": first & second, "only second": second - first}
         for row, (matrix, names) in answers.items():
-            parts = spans | ({"all": first | second} if row == "Consolidated" else {})
+            parts = spans | ({"all": first | second} if row == own else {})
             cells[row].append({span: _accuracy(matrix, names, of) for span, of in parts.items() if of & set(names)})
     return [
         {
             "setting": setting,
             "row": row,
-            **({"method": "dmc"} if row == "Consolidated" else {}),
+            **({"method": method.name} if row == own else {}),
             "orders": len(found),
             **{span: mean_std([cell[span] for cell in found]) for span in found[0]},
         }

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 from filelock import FileLock, Timeout
-from torch import nn
+from torch import Tensor, nn
 
 from dmc.bench.datasets import require
 from dmc.bench.metrics import Matrix, StreamScores, scores
@@ -77,9 +77,9 @@ class Bench:
         settle(
             self.folder,
             {
-                "stream": self.stream,
+                "stream": Path(self.stream).name,  # which may be a folder, and lie elsewhere on another machine
                 "group_size": self.group_size,
-                "profile": self.profile.differences,
+                "profile": self.profile.identity,
                 "tune": self.tune,
             },
         )
@@ -139,19 +139,18 @@ class Bench:
     def _learn_all(self, given: Method, order: int, folder: Path) -> None:
         stream = self.open(order, given.uses_aux)
         write_text(folder.parent / GROUPS, json.dumps(stream.groups, indent=2) + "\n")
-        learned: Learned | None = None
         for i, _ in enumerate(stream.groups):
-            method = deepcopy(given)  # it remembers nothing but what it returns, as after a kill
+            method = deepcopy(given)  # it remembers nothing but what it returns
             place = folder / f"group-{i}"
             if (place / "confusion.npy").exists():
                 continue
             started = time.monotonic()
             lesson = self.lesson(stream, method, order, i)
             if i == 0:
-                learned = method.begin(self.first(stream, order), lesson)
+                method.begin(self.first(stream, order), lesson).save(place / "learned")
             else:
-                learned = method.learn(learned or Learned.load(folder / f"group-{i - 1}" / "learned"), lesson)
-            learned.save(place / "learned")
+                method.learn(Learned.load(folder / f"group-{i - 1}" / "learned"), lesson).save(place / "learned")
+            learned = Learned.load(place / "learned")  # nothing but what was saved goes on, as after a kill
             require_budget(method, learned)
             matrix = confusion(method.classifier(learned), stream.test, stream.so_far(i))
             with replacing(place / "confusion.npy") as path, path.open("wb") as file:
@@ -268,8 +267,14 @@ def every_tracker(module: nn.Module) -> list[Tracker]:
 def require_budget(method: Method, learned: Learned) -> None:
     """A method keeps no more images than it declared, whatever the shape of its bytes. Its files are on trust."""
     size = learned.specialists[0].preprocessing.size
-    of_pixels = [n for n in learned.notes.values() if n.dtype == torch.uint8 or n.shape[2:] == (size, size)]
-    kept = sum(-(-note.numel() // (3 * size**2)) for note in of_pixels)
+    pixels = 3 * size**2
+    of_weights = {weight.shape for weight in learned.specialists[0].module.parameters()}  # what regularisers note
+
+    def of_images(note: Tensor) -> bool:
+        rows_of_images = len(note.shape) > 1 and note.numel() > 0 and note[0].numel() % pixels == 0
+        return note.dtype == torch.uint8 or (rows_of_images and note.shape not in of_weights)
+
+    kept = sum(-(-note.numel() // pixels) for note in learned.notes.values() if of_images(note))
     if kept > method.memory:
         raise DmcError(f"{method.name} keeps {kept} images but declared {method.memory}")
 

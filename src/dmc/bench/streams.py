@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,7 +13,7 @@ import numpy as np
 from dmc.bench.datasets import DATASETS, LAYOUTS, open_dataset
 from dmc.bench.digits import digits, letters
 from dmc.data.opening import open_images, open_labeled
-from dmc.data.sources import Kept, Source, held_out, sampled
+from dmc.data.sources import Kept, Source, Unlabeled, held_out, sampled
 from dmc.errors import DmcError, nearest
 from dmc.recipes.profile import Profile
 
@@ -35,10 +36,13 @@ class ClassStream:
 
     @cached_property
     def aux(self) -> Source | None:
-        """Chosen when it is first asked for: a sample is read in full."""
-        if self.all_aux is None or self.aux_images is None or self.aux_images >= len(self.all_aux):
-            return self.all_aux
-        return sampled(self.all_aux, self.aux_images)
+        """Chosen when it is first asked for: a sample is read in full. No label is left on them."""
+        if self.all_aux is None:
+            return None
+        images, wanted = Unlabeled(self.all_aux), self.aux_images or len(self.all_aux)
+        if wanted > len(images):
+            print(f"{images.name} has {len(images):,} images, not {wanted:,}: all of them are used", file=sys.stderr)
+        return sampled(images, wanted) if wanted < len(images) else images
 
     def so_far(self, i: int) -> tuple[str, ...]:
         return in_order_of_arrival(self.groups[: i + 1])

@@ -92,6 +92,19 @@ class Kept(Source):
                 yield record._replace(label=self.new_label[record.label])
 
 
+class Unlabeled(Source):
+    """The images of another source without their classes."""
+
+    def __init__(self, source: Source) -> None:
+        self.name, self.source = source.name, source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        return (record._replace(label=UNLABELED) for record in self.source.records(seed))
+
+
 class ListedImages(Source):
     """Records of another source, or those at some places, on their own: whoever holds it can reach nothing else."""
 

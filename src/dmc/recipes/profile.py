@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal
 
 import yaml
@@ -41,6 +42,16 @@ class Profile(BaseModel):
         """All that is not the paper's."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
+    def with_room_for(self, group_size: int) -> Profile:
+        """Two whole groups at least, where the profile's number of classes was chosen for smaller ones."""
+        least = 2 * group_size - self.overlap
+        return self if self.classes is None else self.model_copy(update={"classes": max(self.classes, least)})
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The same, wherever a folder of auxiliary images lies."""
+        return self.differences | ({"aux": Path(self.aux).name} if self.aux else {})
+
 
 def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile:
     """What the stream changes, then the profile, then these; a schedule's unnamed settings stay the paper's."""
@@ -63,7 +74,9 @@ def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile
     except ValidationError as error:
         wrong = error.errors()[0]
         key = ".".join(map(str, wrong["loc"]))
-        hint = nearest(key, Profile.model_fields) if wrong["type"] == "extra_forbidden" else ""
+        *outer, last = map(str, wrong["loc"])
+        known = [".".join([*outer, name]) for name in (Schedule if outer else Profile).model_fields]
+        hint = nearest(f"{'.'.join([*outer, last])}", known) if wrong["type"] == "extra_forbidden" else ""
         raise DmcError(f"setting {key}: {wrong['msg']}{hint}") from None
 
 

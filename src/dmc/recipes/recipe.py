@@ -44,6 +44,7 @@ class Comparison:
     setting: str
     group_size: int
     profile: Profile
+    added: bool  # by the user, so that the paper has no number for it
 
 
 def load_recipes() -> dict[str, Recipe]:
@@ -55,10 +56,11 @@ def comparisons(recipe: Recipe, profile: str, also: Mapping[str, Changes]) -> li
     recipe = recipe.at(profile)
     found = []
     for size in recipe.group_sizes:
-        for label, changes in (recipe.variants | dict(also) or {"": {}}).items():
+        for label, changes in ((recipe.variants or {"": {}}) | dict(also)).items():
             by_size = f"g = {size}" if len(recipe.group_sizes) > 1 or not label else ""
             setting = ", ".join(part for part in (label, by_size) if part)
-            found.append(Comparison(setting, size, load_profile(profile, recipe.stream, recipe.settings, changes)))
+            settings = load_profile(profile, recipe.stream, recipe.settings, changes)
+            found.append(Comparison(setting, size, settings, added=label in also))
     return found
 
 

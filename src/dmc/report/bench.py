@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,8 +28,10 @@ def report(bench: Bench, ran_as: str) -> tuple[dict[str, Any], str]:
     draw_curves(summed, title, bench.folder / "accuracy.png")
     table = as_table(summed, title)
     made = {title_of(name): bench.made(name) for name in summed}
+    rows = {name: {"profile": ran_as} | row for name, row in summed.items()}
     write_text(bench.folder / "table.md", f"{table}\n\n{footnote(made)}\n")
-    return {name: {"profile": ran_as} | row for name, row in summed.items()}, table
+    write_text(bench.folder / "table.json", json.dumps(rows, indent=2) + "\n")
+    return rows, table
 
 
 def as_table(summed: dict[str, Any], title: str) -> str:

@@ -129,13 +129,14 @@ def lwf_lines(job: Reproduction, benches: Mapping[str, Bench]) -> list[Series]:
 def _draw_confusions(job: Reproduction, benches: Mapping[str, Bench], title: str, path: Path) -> None:
     """After the last group, summed over orders: log(1 + % of a class's images)."""
     panels: dict[str, Any] = {}
-    for bench in benches.values():
+    for setting, bench in benches.items():
         last = len(bench.groups(bench.orders()[0])) - 1
         for method in (method.name for method in job.methods()):
             cells = [bench.cell_folder(method, order) / f"group-{last}" / "confusion.npy" for order in bench.orders()]
             counts = [np.load(file) for file in cells if file.exists()]
             if counts:
-                panels[METHODS[method].title] = sum(counts)
+                title_of_panel = METHODS[method].title if len(benches) == 1 else f"{METHODS[method].title}, {setting}"
+                panels[title_of_panel] = sum(counts)
     figure, plots = new_figure(columns=min(3, len(panels)), rows=-(-len(panels) // 3), size=(3.1, 3.3))
     for plot in plots[len(panels) :]:
         plot.set_axis_off()
