@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,6 +116,10 @@ def test_tiny_imagenets_official_folders(tmp_path: Path) -> None:
             photo(tmp_path / "tiny-imagenet-200" / "train" / wnid / "images" / f"{wnid}_{i}.JPEG", (i, 0, 0))
     source = open_dataset("tiny-imagenet", tmp_path).train
     assert (len(source), source.classes) == (3, ("n02123045",))
+    (tmp_path / "tiny-imagenet-200" / "train" / "n02129165").rename(tmp_path / "tiny-imagenet-200" / "train" / "lion")
+    (tmp_path / "tiny-imagenet-200" / "train" / "n02123045").rename(tmp_path / "tiny-imagenet-200" / "train" / "tabby")
+    with pytest.raises(DmcError, match="cannot be left out"):  # a lion would stay in unnoticed
+        open_dataset("tiny-imagenet", tmp_path)
 
 
 def test_mnist_idx(tmp_path: Path) -> None:
@@ -121,9 +127,14 @@ def test_mnist_idx(tmp_path: Path) -> None:
     images = RNG.integers(0, 256, (5, 28, 28), dtype=np.uint8)
     header = np.array([2051, 5, 28, 28], dtype=">u4").tobytes()
     (tmp_path / "mnist" / "train-images-idx3-ubyte").write_bytes(header + images.tobytes())
-    source = open_dataset("mnist", tmp_path).train
-    assert len(source) == 5
-    assert (pixels(source, 4) == images[4]).all()
+    for packed in (False, True):  # as downloaded
+        if packed:
+            plain = tmp_path / "mnist" / "train-images-idx3-ubyte"
+            plain.with_name(f"{plain.name}.gz").write_bytes(gzip.compress(plain.read_bytes()))
+            plain.unlink()
+        source = open_dataset("mnist", tmp_path).train
+        assert len(source) == 5
+        assert (pixels(source, 4) == images[4]).all()
 
 
 def test_svhn_mat(tmp_path: Path) -> None:
@@ -169,35 +180,37 @@ def test_birdsnap_leaves_out_the_birds_of_cub(tmp_path: Path) -> None:
     assert open_dataset("birdsnap", tmp_path).train.classes == ("Bald_Eagle",)
 
 
+def hub_table(names: list[str], count: int) -> Any:
+    """Grey images in the hub's format."""
+    import datasets as hub
+
+    png = io.BytesIO()
+    Image.new("RGB", (4, 4)).save(png, format="PNG")
+    features = hub.Features({"image": hub.Image(), "label": hub.ClassLabel(names=names)})
+    rows = {
+        "image": [{"bytes": png.getvalue(), "path": None}] * count,
+        "label": [i % len(names) for i in range(count)],
+    }
+    return hub.Dataset.from_dict(rows, features=features)
+
+
 def test_hub_copies_in_several_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    import datasets as hub
-
-    def table(names: list[str], count: int) -> hub.Dataset:
-        png = io.BytesIO()
-        Image.new("RGB", (4, 4)).save(png, format="PNG")
-        features = hub.Features({"image": hub.Image(), "label": hub.ClassLabel(names=names)})
-        rows = {
-            "image": [{"bytes": png.getvalue(), "path": None}] * count,
-            "label": [i % len(names) for i in range(count)],
-        }
-        return hub.Dataset.from_dict(rows, features=features)
-
     (tmp_path / "imagenet32" / "data").mkdir(parents=True)
     names = [f"class {i}" for i in range(1000)]
     for shard in range(2):
-        table(names, 1000).to_parquet(tmp_path / "imagenet32" / "data" / f"train-0000{shard}-of-00002.parquet")
+        hub_table(names, 1000).to_parquet(tmp_path / "imagenet32" / "data" / f"train-0000{shard}-of-00002.parquet")
     found = open_dataset("imagenet32", tmp_path).train
     assert len(found) == 2 * (1000 - len(excluded("imagenet_excluded.csv")))
     assert "class 1" not in found.classes
     (tmp_path / "cub200" / "data").mkdir(parents=True)
     for part, count in (("train0", 4), ("train1", 2), ("test", 3)):  # names without a dash
-        table(["Owl", "Wren"], count).to_parquet(tmp_path / "cub200" / "data" / f"{part}.parquet")
+        hub_table(["Owl", "Wren"], count).to_parquet(tmp_path / "cub200" / "data" / f"{part}.parquet")
     train, test = open_dataset("cub200", tmp_path)
     assert test is not None
     assert (len(train), len(test), train.classes) == (6, 3, ("Owl", "Wren"))
-    assert "has no boxes" in capsys.readouterr().err
+    assert "whole images are used" in capsys.readouterr().err
     monkeypatch.setattr(datasets, "IMAGENET", 2000)
     open_dataset("imagenet32", tmp_path)
     assert "1,082,340 in the paper" in capsys.readouterr().err
@@ -240,6 +253,14 @@ def test_a_download_unpacks_below_the_data_root(tmp_path: Path, monkeypatch: pyt
     assert len(asked) == 2  # it is there already
     with pytest.raises(DmcError, match="give --data-root"):
         download(["svhn"], None)
+
+
+def test_of_two_copies_one_is_read(tmp_path: Path) -> None:
+    for copy in ("cub200", "cub200_small"):
+        for part in ("train", "test"):
+            (tmp_path / copy).mkdir(exist_ok=True)
+            hub_table(["Owl", "Wren"], 4).to_parquet(tmp_path / copy / f"{part}.parquet")
+    assert len(open_dataset("cub200", tmp_path).train) == 4
 
 
 def test_folders_are_found_where_they_are_read_from(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """The data sets of the paper: where their files are looked for, how they are read, where they can be had.
 
-All official files are read without unpickling anything. What a data set is, how large and where from is data, in
-recipes/datasets.yaml; which of its classes must not be among auxiliary images as well (recipes/*_excluded.csv).
+Official files are read without unpickling anything (of CIFAR-100 the binary version, of ImageNet32x32 the npz one).
+What a data set is, how large and where from is data, in recipes/datasets.yaml; so is which of its classes must not be
+among auxiliary images (recipes/*_excluded.csv).
 """
 
 from __future__ import annotations
 
 import csv
+import gzip
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -64,10 +66,15 @@ class Layout:
 
     def found(self, root: Path) -> list[list[Path]] | None:
         for base in (root, root / "aux"):
-            matches = [sorted(base.glob(pattern)) for pattern in self.patterns]
+            matches = [_of_one_folder(sorted(base.glob(pattern)), base) for pattern in self.patterns]
             if all(matches):
                 return matches
         return None
+
+
+def _of_one_folder(matches: list[Path], base: Path) -> list[Path]:
+    """`dtd*` may match two copies, of which the first is taken."""
+    return [path for path in matches if path.relative_to(base).parts[0] == matches[0].relative_to(base).parts[0]]
 
 
 def open_dataset(name: str, root: Path | None) -> Splits:
@@ -262,14 +269,19 @@ def _imagenet_table(shards: list[Path]) -> Splits:
 
 def _tiny_imagenet(source: Source) -> Splits:
     dropped = {row["wnid"] for row in excluded("imagenet_excluded.csv")}
+    if not any(re.match(r"n\d{8}", name) for name in source.classes):
+        raise DmcError(
+            f"{source.name} does not name its classes by WordNet ids (one is {source.classes[0]!r}), so that those of "
+            "CIFAR-100 cannot be left out; use --set aux=FOLDER if none of them is in it"
+        )
     return Splits(_without(source, lambda name: name.split()[0] in dropped))
 
 
 def _mnist(images: list[Path]) -> Splits:
-    content = images[0].read_bytes()
+    content = gzip.decompress(images[0].read_bytes()) if images[0].suffix == ".gz" else images[0].read_bytes()
     magic, count, height, width = np.frombuffer(content[:16].ljust(16, b"\0"), dtype=">u4").tolist()
     if magic != 2051 or len(content) != 16 + count * height * width:
-        raise DmcError(f"{images[0]} is not MNIST's image file (idx3, unpacked)")
+        raise DmcError(f"{images[0]} is not MNIST's image file (idx3)")
     pixels = np.frombuffer(content, dtype=np.uint8, offset=16).reshape(count, height, width)
     return Splits(ArrayImages(pixels, name=str(images[0])))
 
@@ -324,12 +336,14 @@ def _cub(classes: list[Path]) -> Splits:
 
 
 def _cub_table(train: list[Path], test: list[Path]) -> Splits:
-    print("this copy of CUB-200 has no boxes: whole images are used, which is harder than the paper's", file=sys.stderr)
+    print("of a hub copy of CUB-200 whole images are used, not the birds' boxes as in the paper", file=sys.stderr)
     return _table()(train, test)
 
 
 def _birdsnap(source: Source) -> Splits:
     dropped = {_plain(row["birdsnap"]) for row in excluded("birdsnap_excluded.csv")}
+    if not any(re.search("[a-z]", name.lower()) for name in source.classes):
+        raise DmcError(f"{source.name} does not name its birds: those of CUB-200 could not be left out")
     return Splits(_without(source, lambda name: _plain(name) in dropped))
 
 
@@ -356,6 +370,7 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "mnist": (
         Layout(("mnist/**/train*.parquet",), _unlabeled_table),
         Layout(("mnist/train-images-idx3-ubyte",), _mnist),
+        Layout(("mnist/train-images-idx3-ubyte.gz",), _mnist),
     ),
     "svhn": (
         Layout(("svhn/train*.parquet",), _unlabeled_table),
@@ -368,6 +383,7 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
     ),
     "places365": (
         Layout(("data_256*",), lambda images: Splits(FolderImages(images[0], labeled=False))),
+        Layout(("places365_standard/train",), lambda train: Splits(FolderImages(train[0], labeled=False))),
         Layout(("places365/**/train*.parquet",), _unlabeled_table),
     ),
     "cub200": (

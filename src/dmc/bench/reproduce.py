@@ -19,7 +19,7 @@ from dmc.errors import DmcError, nearest
 from dmc.files import digest
 from dmc.loading import load
 from dmc.methods import Method, method_named
-from dmc.recipes.profile import load_profile
+from dmc.recipes.profile import Profile, load_profile
 from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, load_recipes, parsed_variants, published
 
 OF_SPECIALISTS = ("arch", "weights", "preprocessing", "overlap", "specialist")  # all that they depend on
@@ -184,8 +184,15 @@ def listed(recipe: Recipe, profile: str) -> dict[str, Any]:
         "methods": list(shown.methods),
         "settings": list(shown.variants),
         "classes": shown.settings.get("classes", default.classes),
-        "data": datasets.described(needed_data(recipe, profile)),
+        "data": datasets.described(needed_data(recipe, profile)) | _weights(default),
     }
+
+
+def _weights(profile: Profile) -> dict[str, dict[str, str]]:
+    if profile.weights != "imagenet":
+        return {}
+    where = "the hub, fetched by timm; dmc bench takes a file: --set weights=FILE"
+    return {f"{profile.arch} weights": {"what": f"{profile.arch} trained on ImageNet", "size": "0.5 GB", "from": where}}
 
 
 def _overlap_rows(setting: str, bench: Bench, method: Method, orders: int, with_teachers: bool) -> list[Row]:
