@@ -15,6 +15,13 @@ def require_one_of(what: str, value: object, known: Iterable[str]) -> None:
         raise DmcError(f"{what} {value!r} is none of {', '.join(choices)}{nearest(str(value), choices)}")
 
 
+def require_known(what: str, name: str, known: Iterable[str]) -> None:
+    """A name that a user typed."""
+    choices = list(known)
+    if name not in choices:
+        raise DmcError(f"unknown {what} {name!r}{nearest(name, choices)} (known: {', '.join(choices)})")
+
+
 def first_line(error: Exception) -> str:
     """What a foreign exception says, fit for a one-line message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -62,7 +62,7 @@ def evaluate(
     source = open_labeled(data)
     if keep is not None:
         source = source.keep(keep)
-    require_known(source, model.classes, model.name)
+    require_known_classes(source, model.classes, model.name)
     counts_CK, skipped = answers(model, source)
     right = [int(row[model.classes.require(name)]) for name, row in zip(source.classes, counts_CK, strict=True)]
     total = counts_CK.sum(dim=1).tolist()
@@ -70,7 +70,7 @@ def evaluate(
     return Evaluation(sum(right) / sum(total), per_class, sum(total), skipped)
 
 
-def require_known(source: Source, classes: Classes, model: str) -> None:
+def require_known_classes(source: Source, classes: Classes, model: str) -> None:
     unknown = [name for name in source.classes if name not in classes.names]
     if unknown:
         raise DmcError(

@@ -11,7 +11,7 @@ from dmc.classes import Classes, distinct, read_names
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line
 from dmc.models.build import create, default_preprocessing, from_timm, from_torchvision, known_architecture
-from dmc.models.weights import WEIGHT_FILES, fetched, fill, read_weights
+from dmc.models.weights import WEIGHT_FILES, fetched, fill, read_weights, weights_in
 from dmc.specialist import Model, Output, Specialist
 from dmc.specs import split_spec
 
@@ -110,9 +110,7 @@ def _from_folder(folder: Path, name: str, names: Sequence[str] | None) -> Specia
     width = config.get("num_classes", 1000)
     labels = names or distinct(_listed(config.get("label_names")) or _imagenet_names(width, name))
     columns = own.get("columns") or range(len(labels))
-    weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
-    if weights is None:
-        raise DmcError(f"{name} has no weights ({' or '.join(WEIGHT_FILES)})")
+    weights = weights_in(folder, name)
     arch = known_architecture(arch)
     module = create(arch, width, preprocessing.channels)
     fill(module, read_weights(weights), weights, arch, width)

@@ -34,7 +34,7 @@ from dmc.detect.detector import Detector
 from dmc.detect.evaluation import evaluate
 from dmc.detect.teachers import DetectorTeachers
 from dmc.distill.targets import Centring
-from dmc.errors import DmcError, nearest
+from dmc.errors import DmcError, require_known
 from dmc.files import digest, settle, without_nan, write_text
 from dmc.recipes.profile import read_recipes
 from dmc.recipes.recipe import published
@@ -136,8 +136,7 @@ def load_detection_recipes() -> dict[str, DetectionRecipe]:
 
 def load_detection_profile(name: str) -> DetectionProfile:
     profiles = read_recipes("detection.yaml")["profiles"]
-    if name not in profiles:
-        raise DmcError(f"unknown profile {name!r}{nearest(name, profiles)} (known: {', '.join(profiles)})")
+    require_known("profile", name, profiles)
     changes = dict(profiles[name])
     for key in ("training", "consolidation"):
         changes[key] = DETECTION.model_dump() | changes.get(key, {})

@@ -15,7 +15,7 @@ from dmc.bench.detection import DetectionReproduction, load_detection_profile, l
 from dmc.bench.metrics import Matrix
 from dmc.bench.runner import Bench, confusion
 from dmc.bench.summary import collected, mean_std, summary
-from dmc.errors import DmcError, nearest
+from dmc.errors import DmcError, require_known
 from dmc.files import digest
 from dmc.loading import load
 from dmc.methods import Method, method_named
@@ -146,9 +146,7 @@ def recipe_job(
 ) -> Reproduction | DetectionReproduction:
     """What is to be done for a recipe of either kind."""
     classifiers, detectors = load_recipes(), load_detection_recipes()
-    known = [*classifiers, *detectors]
-    if name not in known:
-        raise DmcError(f"unknown recipe {name!r}{nearest(name, known)} (known: {', '.join(known)})")
+    require_known("recipe", name, [*classifiers, *detectors])
     if name in detectors:
         if added or also or skip_missing:
             raise DmcError(f"{name} is about detectors: --methods, --also and --skip-missing are for classifiers")

@@ -23,7 +23,7 @@ from dmc.detect.scenes import SceneBatch
 from dmc.detect.teachers import DetectorTeachers
 from dmc.device import pick_device
 from dmc.errors import DmcError
-from dmc.evaluation import require_known
+from dmc.evaluation import require_known_classes
 from dmc.progress import progress
 
 COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000", "#808000", "#000075")
@@ -72,7 +72,7 @@ def evaluate(
     if keep is not None:
         absent = [name for name in keep if name not in source.classes and name in model.classes.names]
         source = source.keep([name for name in keep if name not in absent], empty=True)
-    require_known(source, model.classes, model.name)
+    require_known_classes(source, model.classes, model.name)
     found, truth, skipped = _answers(model, source)
     labels = {name: model.classes.require(name) for name in source.classes}
     renumbered = np.array([labels[name] for name in source.classes], dtype=np.int64)

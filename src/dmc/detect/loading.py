@@ -17,7 +17,7 @@ from dmc.loading import SETTINGS, class_names, download, override
 from dmc.models import blueprint
 from dmc.models.blueprint import create_detector, is_detector
 from dmc.models.build import from_timm
-from dmc.models.weights import WEIGHT_FILES, fetched, fill, read_weights
+from dmc.models.weights import fetched, fill, read_weights, weights_in
 from dmc.specs import split_spec
 
 WITH_COCO_WEIGHTS = ("retinanet_resnet50_fpn", "fcos_resnet50_fpn", *blueprint.SSD_IMAGES)
@@ -70,9 +70,7 @@ def _from_folder(folder: Path, name: str) -> Detector:
         raise DmcError(f"{name} is not a model folder: config.json has no {lacking[0]!r}")
     own, width, names = config["dmc"], config["num_classes"], tuple(config["label_names"])
     columns = own.get("columns") or range(len(names))
-    weights = next((folder / file for file in WEIGHT_FILES if (folder / file).is_file()), None)
-    if weights is None:
-        raise DmcError(f"{name} has no weights ({' or '.join(WEIGHT_FILES)})")
+    weights = weights_in(folder, name)
     classes = Classes(names, tuple(columns), width)
     preprocessing = from_timm(config["pretrained_cfg"])
     return _filled(config["architecture"], classes, preprocessing, weights, name, own.get("provenance"))

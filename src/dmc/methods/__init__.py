@@ -6,7 +6,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from inspect import isabstract
 from pathlib import Path
 
-from dmc.errors import DmcError, first_line, nearest
+from dmc.errors import DmcError, first_line, require_known
 from dmc.methods.base import Learned, Lesson, Method
 from dmc.methods.dmc import DMC
 from dmc.methods.dmc_plus import DMCPlus
@@ -64,8 +64,7 @@ def method_named(name: str) -> Method:
     """One of those above, or the one in a user's own file: `mine.py`."""
     if name.endswith(".py"):
         return _from_file(Path(name))
-    if name not in METHODS:
-        raise DmcError(f"unknown method {name!r}{nearest(name, METHODS)} (known: {', '.join(METHODS)})")
+    require_known("method", name, METHODS)
     return METHODS[name]
 
 

@@ -20,6 +20,14 @@ WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 WRAPPINGS = ("state_dict", "model_state_dict", "model")  # what training scripts put around a state dict
 
 
+def weights_in(folder: Path, name: str) -> Path:
+    """The weights of a saved model."""
+    found = [folder / file for file in WEIGHT_FILES if (folder / file).is_file()]
+    if not found:
+        raise DmcError(f"{name} has no weights ({' or '.join(WEIGHT_FILES)})")
+    return found[0]
+
+
 def read_weights(path: Path) -> dict[str, Tensor]:
     """A state dict from a file, out of its usual wrappings."""
     if not path.is_file():

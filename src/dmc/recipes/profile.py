@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dmc.data.preprocess import Preprocessing
 from dmc.distill.losses import LossName
 from dmc.distill.teachers import Scale
-from dmc.errors import DmcError, nearest
+from dmc.errors import DmcError, nearest, require_known
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
 
 
@@ -56,8 +56,7 @@ class Profile(BaseModel):
 def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile:
     """What the stream changes, then the profile, then these; a schedule's unnamed settings stay the paper's."""
     profiles = read_recipes("profiles.yaml")
-    if name not in profiles:
-        raise DmcError(f"unknown profile {name!r}{nearest(name, profiles)} (known: {', '.join(profiles)})")
+    require_known("profile", name, profiles)
     settings: dict[str, Any] = {"specialist": SPECIALIST.model_dump(), "consolidation": CONSOLIDATION.model_dump()}
     of_stream = read_recipes("streams.yaml").get(stream, {})
     in_profile = of_stream.pop("profiles", {}).get(name, {})
