@@ -118,10 +118,6 @@ class Plan(ABC, Generic[Student]):
         """For each teacher, what the student has taken over, in words."""
 
     @abstractmethod
-    def finished(self, folder: Path) -> Student:
-        """What a run has left behind."""
-
-    @abstractmethod
     def spreads(self, batch: Batch) -> list[float]:
         """The standard deviation of each teacher's target logits: a teacher with larger ones weighs more."""
 
@@ -151,7 +147,7 @@ class Plan(ABC, Generic[Student]):
     def run(self, out: str | Path | None, resume: bool, checkpoint_every: float) -> Student:
         with Run(out, self.config, resume, checkpoint_every) as run:
             if run.finished:
-                return self.finished(run.folder)
+                return run.result(self.student)
             feed = open_feed(self.aux, self.framing, self.memory)
             self.teachers.to(pick_device()).fold()
             self.prepare(feed)
@@ -265,9 +261,6 @@ class Consolidation(Plan[Specialist]):
     def kept(self, feed: Feed) -> list[str]:
         shares = agreement(self.student, self.teachers, feed)
         return [f"the student agrees on {share:.1%} of auxiliary images" for share in shares]
-
-    def finished(self, folder: Path) -> Specialist:
-        return load(folder)
 
     def spreads(self, batch: Batch) -> list[float]:
         return self.teachers.spreads([batch.images_N3HW])

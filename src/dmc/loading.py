@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from dmc.classes import Classes, distinct, read_names
 from dmc.data.preprocess import Preprocessing
@@ -15,21 +15,7 @@ from dmc.models.weights import WEIGHT_FILES, fetched, fill, read_weights, weight
 from dmc.specialist import Model, Output, Specialist
 from dmc.specs import split_spec
 
-if TYPE_CHECKING:
-    from dmc.detect.detector import Detector
-
 SETTINGS = ("arch", "classes", "output", "size", "mean", "std", "interpolation", "crop_pct")
-
-
-def load_any(source: str | Path | Model, *arguments: Any, **settings: Any) -> Specialist | Detector:
-    """`dmc.load`: a classifier or a detector, whatever it turns out to be."""
-    from dmc.detect.detector import Detector
-    from dmc.detect.loading import find_detector
-
-    if isinstance(source, Detector):
-        return source
-    found = find_detector(source, *arguments, **settings) if isinstance(source, str | Path) else None
-    return found or load(source, *arguments, **settings)
 
 
 def load(

@@ -7,21 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from dmc import consolidation as classifiers
 from dmc import evaluation, loading
 from dmc.consolidation import Images, Plan
 from dmc.data.sources import Source
+from dmc.detect import consolidation as detectors
+from dmc.detect import evaluation as of_detectors
+from dmc.detect import training as detector_training
+from dmc.detect.detector import Detector
+from dmc.detect.loading import find_detector
+from dmc.detect.teachers import DetectorTeachers
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
 from dmc.models.blueprint import is_detector
 from dmc.specialist import Model, Specialist
 from dmc.training import supervised
 from dmc.training.run import CHECKPOINT_EVERY
-
-if TYPE_CHECKING:
-    from dmc.detect.teachers import DetectorTeachers
 
 Given = Model | str | Path  # a model, or where it is
 FOR_CLASSIFIERS = ("temperature", "scale", "output")  # settings that the other kind does not have
@@ -31,7 +34,10 @@ FOR_DETECTORS = ("anchors", "box_weight")
 def load(source: Given, *arguments: Any, **settings: Any) -> Any:
     """A classifier or a detector: a saved folder, `timm:NAME`, `torchvision:NAME`, `hf-hub:OWNER/NAME`, or a state dict
     with `arch` and `classes`; as text, `old.pth,arch=resnet32,classes=old.txt`."""
-    return loading.load_any(source, *arguments, **settings)
+    if isinstance(source, Detector):
+        return source
+    found = find_detector(source, *arguments, **settings) if isinstance(source, str | Path) else None
+    return found or loading.load(source, *arguments, **settings)
 
 
 def train(
@@ -44,9 +50,7 @@ def train(
     `checkpoint_every` (seconds), `preprocessing`; for classifiers `output` (`"softmax"` or `"sigmoid"`).
     """
     if is_detector(arch):
-        from dmc.detect import training
-
-        return training.train(data, out, arch=arch, **_without(settings, FOR_CLASSIFIERS, "classifiers"))
+        return detector_training.train(data, out, arch=arch, **_without(settings, FOR_CLASSIFIERS, "classifiers"))
     return supervised.train(data, out, arch=arch, **_without(settings, FOR_DETECTORS, "detectors"))
 
 
@@ -55,14 +59,12 @@ def plan(teachers: Sequence[Given], aux: Images, **settings: Any) -> Plan[Any]:
     if isinstance(teachers, Given):
         raise DmcError("teachers are a list of two or more models")
     loaded = [load(teacher) for teacher in teachers]
-    detectors = [model for model in loaded if not isinstance(model, Specialist)]
+    seers = [model for model in loaded if not isinstance(model, Specialist)]
     specialists = [model for model in loaded if isinstance(model, Specialist)]
-    if detectors and specialists:
-        raise DmcError(f"{specialists[0].name} is a classifier and {detectors[0].name} a detector: merge one kind")
-    if detectors:
-        from dmc.detect.consolidation import DetectorConsolidation
-
-        return DetectorConsolidation(detectors, aux, **_without(settings, FOR_CLASSIFIERS, "classifiers"))
+    if seers and specialists:
+        raise DmcError(f"{specialists[0].name} is a classifier and {seers[0].name} a detector: merge one kind")
+    if seers:
+        return detectors.DetectorConsolidation(seers, aux, **_without(settings, FOR_CLASSIFIERS, "classifiers"))
     return classifiers.Consolidation(specialists, aux, **_without(settings, FOR_DETECTORS, "detectors"))
 
 
@@ -94,9 +96,7 @@ def learn(model: Given, data: str | Path | Source, aux: Images, out: str | Path 
     old = load(model)
     if isinstance(old, Specialist):
         return classifiers.learn(old, data, aux, out, **_without(settings, FOR_DETECTORS, "detectors"))
-    from dmc.detect import consolidation
-
-    return consolidation.learn(old, data, aux, out, **_without(settings, FOR_CLASSIFIERS, "classifiers"))
+    return detectors.learn(old, data, aux, out, **_without(settings, FOR_CLASSIFIERS, "classifiers"))
 
 
 def evaluate(model: Given | Teachers | DetectorTeachers, data: str | Path | Source, **settings: Any) -> Any:
@@ -104,8 +104,6 @@ def evaluate(model: Given | Teachers | DetectorTeachers, data: str | Path | Sour
     found = load(model) if isinstance(model, Model | str | Path) else model
     if isinstance(found, Specialist | Teachers):
         return evaluation.evaluate(found, data, **settings)
-    from dmc.detect import evaluation as of_detectors
-
     return of_detectors.evaluate(found, data, **settings)
 
 
@@ -115,8 +113,6 @@ def predict(model: Given, images: str | Path | Sequence[str | Path], **settings:
     images = [images] if isinstance(images, str | Path) else images
     if isinstance(found, Specialist):
         return evaluation.predict(found, images, **settings)
-    from dmc.detect import evaluation as of_detectors
-
     return of_detectors.predict(found, images, **settings)
 
 

@@ -29,7 +29,6 @@ from dmc.detect.training import train
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring
 from dmc.errors import DmcError, require_one_of
-from dmc.loading import load_any
 from dmc.seeds import seed_for
 from dmc.training.loop import Task
 from dmc.training.run import CHECKPOINT_EVERY
@@ -147,11 +146,6 @@ class DetectorConsolidation(Plan[Detector]):
                 else "finds nothing in a sample of the images"
             )
         return words
-
-    def finished(self, folder: Path) -> Detector:
-        found = load_any(folder)
-        assert isinstance(found, Detector)
-        return found
 
     def spreads(self, batch: Batch) -> list[float]:
         target = self.teachers.select(batch.images_N3HW, self.anchors)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from dmc.errors import DmcError, first_line
 from dmc.files import replacing, write_text
+from dmc.models.weights import fill, read_weights, weights_in
 from dmc.specialist import Model
 
 OWN_FILES = ("run.json", "metrics.jsonl", "checkpoint.pt", "config.json", "model.safetensors", "README.md")
@@ -178,6 +179,19 @@ class Run:
     def log(self, **values: Any) -> None:
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
+
+    def result(self, model: AnyModel) -> AnyModel:
+        """What a finished run has left behind, put into a model that is built alike."""
+        try:
+            config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+            model.provenance = config["dmc"]["provenance"]
+        except (ValueError, KeyError):
+            raise DmcError(f"{self.folder / 'config.json'} is damaged; choose another folder") from None
+        path = weights_in(self.folder, str(self.folder))
+        fill(model.module, read_weights(path), path, model.require_arch(), model.classes.width)
+        model.module.eval()
+        model.name = str(self.folder)
+        return model.to(model.device)  # in the memory format of a training, so that what follows rounds alike
 
     def finish(self, model: AnyModel) -> AnyModel:
         """Save the result beside the run, and give it the folder's name."""

@@ -17,7 +17,6 @@ from dmc.data.opening import open_labeled
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.errors import DmcError
-from dmc.loading import load_any
 from dmc.models.build import default_preprocessing
 from dmc.specialist import Model, Output, Specialist
 from dmc.training.loop import Task, fit
@@ -127,9 +126,7 @@ def fit_run(
     """Train inside a run's folder, or read what it has finished."""
     if run.finished:
         run.recall(task.notes())
-        found = load_any(run.folder)
-        assert isinstance(found, type(model))
-        return found.to(model.device)  # in the same memory format, so that what follows rounds alike
+        return run.result(model)
     feed = open_feed(source, model.framing, memory)
     at = fit(task, feed, schedule, run, seed, "training")
     model.provenance = {
