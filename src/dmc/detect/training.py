@@ -18,9 +18,9 @@ from dmc.detect.detector import Detector, detector_preprocessing
 from dmc.detect.scenes import SceneBatch
 from dmc.models.one_stage import Answers
 from dmc.training.loop import Task
-from dmc.training.run import CHECKPOINT_EVERY, Run
+from dmc.training.run import CHECKPOINT_EVERY
 from dmc.training.schedule import DETECTION, Schedule
-from dmc.training.supervised import fit_run, run_config
+from dmc.training.supervised import fit_model
 
 
 class Detection(Task):
@@ -79,6 +79,4 @@ def fit_scenes(
 ) -> Detector:
     """Train a detector, as it is, on scenes with some or all of its classes."""
     task = task or Detection(detector, source.classes)
-    config = run_config(detector, source, task, schedule, seed, memory)
-    with Run(out, config, resume, checkpoint_every) as run:
-        return fit_run(run, detector, source, task, schedule, seed, memory)
+    return fit_model(detector, source, task, out, schedule, seed, memory, resume, checkpoint_every)

@@ -18,7 +18,7 @@ from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.errors import DmcError
 from dmc.models.build import default_preprocessing
-from dmc.specialist import Model, Output, Specialist
+from dmc.specialist import Output, Specialist
 from dmc.training.loop import Task, fit
 from dmc.training.run import CHECKPOINT_EVERY, AnyModel, Run, versions
 from dmc.training.schedule import SPECIALIST, Schedule
@@ -92,23 +92,23 @@ def fit_labeled(
     A method that wants more than cross entropy brings its own `task`, and the `settings` that make it.
     """
     task = task or Supervised(specialist, source.classes)
-    with Run(
-        out, run_config(specialist, source, task, schedule, seed, memory, settings), resume, checkpoint_every
-    ) as run:
-        return fit_run(run, specialist, source, task, schedule, seed, memory)
+    return fit_model(specialist, source, task, out, schedule, seed, memory, resume, checkpoint_every, settings)
 
 
-def run_config(
-    model: Model,
+def fit_model(
+    model: AnyModel,
     source: Source,
     task: Task,
+    out: str | Path | None,
     schedule: Schedule,
     seed: int,
     memory: int,
+    resume: bool,
+    checkpoint_every: float,
     settings: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """All that a training on labeled images depends on."""
-    return {
+) -> AnyModel:
+    """Train a classifier or a detector in a run's folder, or read what that has finished."""
+    config = {
         "command": "train",
         "task": {"name": type(task).__name__, **(settings or {})},
         "data": {"name": source.name, "images": len(source), "classes": list(source.classes)},
@@ -118,20 +118,15 @@ def run_config(
         "seed": seed,
         "versions": versions(),
     }
-
-
-def fit_run(
-    run: Run, model: AnyModel, source: Source, task: Task, schedule: Schedule, seed: int, memory: int
-) -> AnyModel:
-    """Train inside a run's folder, or read what it has finished."""
-    if run.finished:
-        run.recall(task.notes())
-        return run.result(model)
-    feed = open_feed(source, model.framing, memory)
-    at = fit(task, feed, schedule, run, seed, "training")
-    model.provenance = {
-        "made by": "dmc train",
-        "data": f"{source.name} ({feed.count} images, {len(feed.skipped)} skipped)",
-        "training": f"{schedule.epochs} epochs, {at.images} images seen, seed {seed}",
-    }
-    return run.finish(model)
+    with Run(out, config, resume, checkpoint_every) as run:
+        if run.finished:
+            run.recall(task.notes())
+            return run.result(model)
+        feed = open_feed(source, model.framing, memory)
+        at = fit(task, feed, schedule, run, seed, "training")
+        model.provenance = {
+            "made by": "dmc train",
+            "data": f"{source.name} ({feed.count} images, {len(feed.skipped)} skipped)",
+            "training": f"{schedule.epochs} epochs, {at.images} images seen, seed {seed}",
+        }
+        return run.finish(model)
