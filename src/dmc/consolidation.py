@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar, Unpack, get_args
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from dmc.classes import ClassUnion
 from dmc.data.batch import Batch
 from dmc.data.decode import Framing, Geometry, Skipped, decoded
 from dmc.data.feed import ENOUGH, MEMORY, Feed, fits, open_feed
@@ -26,7 +25,7 @@ from dmc.data.sources import Record, Source
 from dmc.device import pick_device
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring
-from dmc.distill.teachers import Scale, Teachers
+from dmc.distill.teachers import Scale, TeacherGroup, Teachers
 from dmc.errors import DmcError, require_one_of
 from dmc.loading import load
 from dmc.models.build import default_preprocessing, known_architecture
@@ -72,27 +71,10 @@ class Settings(TypedDict, total=False):
     memory: int
 
 
-class TeacherGroup(Protocol):
-    """What a plan asks of its teachers, whatever they are."""
-
-    @property
-    def specialists(self) -> Sequence[Model]: ...
-
-    @property
-    def union(self) -> ClassUnion: ...
-
-    def to(self, device: torch.device) -> Self: ...
-
-    def fold(self) -> None: ...
-
-    def each(self, images_N3HW: Tensor) -> Sequence[Any]:
-        """What every one of them answers, if all is well."""
-
-
 class Plan(ABC, Generic[Student]):
     """A consolidation with everything resolved and verified, and nothing trained yet."""
 
-    teachers: TeacherGroup
+    teachers: TeacherGroup[Student]
     student: Student
     made_by = "dmc consolidate"  # for the model's card
 

@@ -69,6 +69,10 @@ class Model(ABC):
     def framing(self) -> Framing:
         """How an image is shaped for it."""
 
+    @abstractmethod
+    def blank(self) -> Tensor:
+        """An image with nothing on it, as the module takes it."""
+
     def __repr__(self) -> str:
         arch = self.arch or type(self.module).__name__
         return f"{type(self).__name__}({self.name}: {arch}, {len(self.classes)} classes)"
@@ -232,7 +236,7 @@ class Specialist(Model):
         size = self.preprocessing.size
         try:
             with torch.no_grad():
-                logits = self._answer(torch.zeros((1, 3, size, size), dtype=torch.uint8))
+                logits = _logits(self.module(self.blank()))
         except Exception as error:  # whatever a foreign module raises
             raise DmcError(f"{self.name} does not accept {size}x{size} images: {first_line(error)}") from None
         if not isinstance(logits, Tensor) or logits.ndim != 2:
@@ -252,15 +256,14 @@ class Specialist(Model):
         p = self.preprocessing
         return Geometry(p.size, p.interpolation, p.crop_pct)
 
+    def blank(self) -> Tensor:
+        size = self.preprocessing.size
+        return self.preprocessing(torch.zeros((1, 3, size, size), dtype=torch.uint8, device=self.device))
+
     def logits(self, images_N3HW: Tensor) -> Tensor:
         """uint8 RGB images of any square size to one logit for each class name."""
-        logits_NK = self._answer(images_N3HW).float()
+        logits_NK = _logits(self.module(self.preprocessing(images_N3HW.to(self.device)))).float()
         return logits_NK if self.classes.whole else logits_NK[:, list(self.classes.columns)]
-
-    def _answer(self, images_N3HW: Tensor) -> Tensor:
-        answer = self.module(self.preprocessing(images_N3HW.to(self.device)))
-        logits: Tensor = getattr(answer, "logits", answer)  # Inception's and GoogLeNet's in training
-        return logits
 
     def features(self, images_N3HW: Tensor) -> Tensor:
         """What the network feeds to its classification layer; timm's interface has it."""
@@ -289,3 +292,9 @@ class Specialist(Model):
                 else:  # all of it, or, in the head, the rows of the old classes
                     value[: own[key].shape[0]] = own[key]
         return wide
+
+
+def _logits(answer: Any) -> Tensor:
+    """Inception and GoogLeNet answer with more than that in training."""
+    logits: Tensor = getattr(answer, "logits", answer)
+    return logits

@@ -60,10 +60,13 @@ class Detector(Model):
     def framing(self) -> Scenes:
         return Scenes(self.preprocessing.size, self.preprocessing.interpolation, self.network.stretches)
 
+    def blank(self) -> Tensor:
+        return self.preprocessing.normalised(self.framing.blank().to(self.device))
+
     def _check_head(self) -> None:
         try:
             with torch.no_grad():
-                answers = self.module(self.preprocessing.normalised(self.framing.blank().to(self.device)))
+                answers = self.module(self.blank())
         except Exception as error:
             raise DmcError(f"{self.name} does not accept images: {first_line(error)}") from None
         if answers.logits_NAK.shape[2] != self.classes.width:

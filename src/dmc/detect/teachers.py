@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import NamedTuple, Self, get_args
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from dmc.classes import Classes, ClassUnion
 from dmc.detect.detector import Detector, found_in
 from dmc.detect.precision import Found
 from dmc.detect.scenes import Scenes
-from dmc.distill.folding import folded
 from dmc.distill.targets import Centring, build_targets
-from dmc.errors import DmcError, require_one_of
+from dmc.distill.teachers import TeacherGroup
+from dmc.errors import DmcError
 from dmc.models.one_stage import Answers
 
 DEFAULT_CENTRING: Centring = "none"  # sigmoid logits are absolute log-odds: see docs/detection.md
@@ -29,10 +28,9 @@ class Selected(NamedTuple):
     boxes_NSB: Tensor  # of the teacher that owns the most probable class
 
 
-class DetectorTeachers:
+class DetectorTeachers(TeacherGroup[Detector]):
     def __init__(self, detectors: Sequence[Detector], centring: Centring | None = None) -> None:
-        self.centring: Centring = centring or DEFAULT_CENTRING
-        require_one_of("centring", self.centring, get_args(Centring))
+        super().__init__(detectors, centring or DEFAULT_CENTRING)
         for teacher in detectors:
             if len(teacher.classes) == 1 and self.centring == "per-teacher":
                 print(
@@ -40,32 +38,11 @@ class DetectorTeachers:
                     "so it teaches nothing about it",
                     file=sys.stderr,
                 )
-            teacher.module.eval()
-        self.specialists = list(detectors)
-        self.answering = list(detectors)
-        self.name = " + ".join(d.name for d in detectors)
-        self.union = ClassUnion.of([d.names for d in detectors])
-        self.classes = Classes.of(self.union.names)
 
     @property
     def framing(self) -> Scenes:
         """Teachers look at the same pixels: those of the largest."""
         return max((d.framing for d in self.specialists), key=lambda framing: framing.size)
-
-    @property
-    def parameter_count(self) -> int:
-        return sum(d.parameter_count for d in self.specialists)
-
-    def to(self, device: torch.device) -> Self:
-        for detector in self.specialists:
-            detector.to(device)
-        return self
-
-    def fold(self) -> None:
-        """Answer faster from now on; the detectors themselves stay as they are."""
-        for i, detector in enumerate(self.specialists):
-            example = detector.preprocessing.normalised(detector.framing.blank().to(detector.device))
-            self.answering[i] = detector.answering_with(folded(detector.module, example))
 
     def each(self, images_N3HW: Tensor) -> list[Answers]:
         with torch.no_grad():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Literal, Self, get_args
+from typing import Any, Generic, Literal, Self, TypeVar, get_args
 
 import torch
 from torch import Tensor
@@ -13,12 +14,47 @@ from dmc.data.decode import Geometry
 from dmc.distill.folding import folded
 from dmc.distill.targets import Centring, build_targets, centred
 from dmc.errors import DmcError, require_one_of
-from dmc.specialist import Specialist
+from dmc.specialist import Model, Specialist
 
 Scale = Literal["none", "pool-std"]
+AnyModel = TypeVar("AnyModel", bound=Model)
 
 
-class Teachers:
+class TeacherGroup(ABC, Generic[AnyModel]):
+    """Several models of one kind, over the union of their classes."""
+
+    def __init__(self, models: Sequence[AnyModel], centring: Centring) -> None:
+        require_one_of("centring", centring, get_args(Centring))
+        for teacher in models:
+            teacher.module.eval()  # a teacher does not learn, not even batch statistics
+        self.centring: Centring = centring
+        self.specialists = list(models)
+        self.answering = list(models)  # the same, perhaps faster
+        self.name = " + ".join(model.name for model in models)
+        self.union = ClassUnion.of([model.names for model in models])
+        self.classes = Classes.of(self.union.names)
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(model.parameter_count for model in self.specialists)
+
+    def to(self, device: torch.device) -> Self:
+        for model in self.specialists:
+            model.to(device)
+        return self
+
+    def fold(self) -> None:
+        """Answer faster from now on; the specialists themselves stay as they are."""
+        self.answering = [
+            teacher.answering_with(folded(teacher.module, teacher.blank())) for teacher in self.specialists
+        ]
+
+    @abstractmethod
+    def each(self, images_N3HW: Tensor) -> Sequence[Any]:
+        """What every one of them answers, if all is well."""
+
+
+class Teachers(TeacherGroup[Specialist]):
     """N specialists over the union of their classes. `logits` is Eq. 4's target, and also the paper's
     *inference twice* for classifiers: all specialists kept, their normalised logits concatenated."""
 
@@ -33,44 +69,19 @@ class Teachers:
                     f"{other.name} is {other.output}; train or declare them alike"
                 )
         # Sigmoid logits are absolute log-odds: centring would turn "none of these" into "half of these".
-        self.centring: Centring = centring or ("per-teacher" if first.output == "softmax" else "none")
-        require_one_of("centring", self.centring, get_args(Centring))
+        super().__init__(specialists, centring or ("per-teacher" if first.output == "softmax" else "none"))
         for teacher in specialists:
             if len(teacher.classes) == 1 and self.centring == "per-teacher":
                 raise DmcError(
                     f"{teacher.name} has one class ({teacher.names[0]!r}): its normalised logit is always 0 (Eq. 4), "
                     "so it teaches nothing; train it with a second class, such as 'other'"
                 )
-        for teacher in specialists:
-            teacher.module.eval()  # a teacher does not learn, not even batch statistics
-        self.specialists = list(specialists)
-        self.answering = list(specialists)
-        self.name = " + ".join(s.name for s in specialists)
-        self.union = ClassUnion.of([s.names for s in specialists])
-        self.classes = Classes.of(self.union.names)
         self.scales: list[float] | None = None
 
     @property
     def geometry(self) -> Geometry:
         """The whole central square at the largest size that any of them wants."""
         return Geometry(max(s.preprocessing.size for s in self.specialists))
-
-    @property
-    def parameter_count(self) -> int:
-        return sum(s.parameter_count for s in self.specialists)
-
-    def to(self, device: torch.device) -> Self:
-        for specialist in self.specialists:
-            specialist.to(device)
-        return self
-
-    def fold(self) -> None:
-        """Answer faster from now on; the specialists themselves stay as they are."""
-        for i, teacher in enumerate(self.specialists):
-            size = teacher.preprocessing.size
-            blank_13HW = torch.zeros((1, 3, size, size), dtype=torch.uint8, device=teacher.device)
-            module = folded(teacher.module, teacher.preprocessing(blank_13HW))
-            self.answering[i] = teacher.answering_with(module)
 
     def each(self, images_N3HW: Tensor) -> list[Tensor]:
         """Every teacher's own logits, each through its own preprocessing."""
