@@ -3,43 +3,38 @@
 from __future__ import annotations
 
 import math
-import time
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, TypedDict, TypeVar, Unpack, get_args
+from typing import Any, TypedDict, Unpack, get_args
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from dmc.data.batch import Batch
-from dmc.data.decode import Framing, Geometry, Skipped, decoded
-from dmc.data.feed import ENOUGH, MEMORY, Feed, fits, open_feed
+from dmc.data.decode import Geometry
+from dmc.data.feed import MEMORY, Feed
 from dmc.data.opening import open_images, open_labeled
-from dmc.data.sources import Record, Source
+from dmc.data.sources import Source
 from dmc.device import pick_device
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring
-from dmc.distill.teachers import Scale, TeacherGroup, Teachers
+from dmc.distill.teachers import Scale, Teachers
 from dmc.errors import DmcError, require_one_of
 from dmc.loading import load
 from dmc.models.build import default_preprocessing, known_architecture
+from dmc.plan import Images, Plan, taught
 from dmc.progress import progress
 from dmc.seeds import seed_for
-from dmc.specialist import Model, Specialist
-from dmc.training.loop import Task, fit
-from dmc.training.run import CHECKPOINT_EVERY, Run, require_free, versions
+from dmc.specialist import Specialist
+from dmc.training.loop import Task
+from dmc.training.run import CHECKPOINT_EVERY
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
 from dmc.training.supervised import train
 
 Teacher = Specialist | str | Path
-Images = str | Path | Source | npt.NDArray[np.uint8]
-Student = TypeVar("Student", bound=Model)
 SAMPLE = 2048  # auxiliary images behind the agreement report and behind `scale: pool-std`
 
 
@@ -69,112 +64,6 @@ class Settings(TypedDict, total=False):
     schedule: Schedule
     seed: int
     memory: int
-
-
-class Plan(ABC, Generic[Student]):
-    """A consolidation with everything resolved and verified, and nothing trained yet."""
-
-    teachers: TeacherGroup[Student]
-    student: Student
-    made_by = "dmc consolidate"  # for the model's card
-
-    def __init__(self, aux: Images, schedule: Schedule, seed: int, memory: int) -> None:
-        self.aux, self.schedule, self.seed, self.memory = open_images(aux), schedule, seed, memory
-
-    @property
-    @abstractmethod
-    def framing(self) -> Framing:
-        """The shape in which images are held and augmented."""
-
-    @property
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """How the student is compared with its teachers."""
-
-    @abstractmethod
-    def task(self) -> Task:
-        """The double distillation."""
-
-    @abstractmethod
-    def kept(self, feed: Feed) -> list[str]:
-        """For each teacher, what the student has taken over, in words."""
-
-    @abstractmethod
-    def spreads(self, batch: Batch) -> list[float]:
-        """The standard deviation of each teacher's target logits: a teacher with larger ones weighs more."""
-
-    def prepare(self, feed: Feed) -> None:
-        """What has to be measured on the auxiliary images before training."""
-
-    @property
-    def held(self) -> bool:
-        """Whether the images fit in memory: a part of the configuration, since streaming has another order."""
-        return fits(self.aux, self.framing, self.memory)
-
-    @property
-    def config(self) -> dict[str, Any]:
-        return {
-            "command": "consolidate",
-            "teachers": [
-                {"from": s.name, **s.settings, "fingerprint": s.fingerprint} for s in self.teachers.specialists
-            ],
-            "aux": {"name": self.aux.name, "images": len(self.aux), "held": self.held},
-            "student": self.student.settings,
-            **self.settings,
-            "schedule": self.schedule.model_dump(),
-            "seed": self.seed,
-            "versions": versions(),
-        }
-
-    def run(self, out: str | Path | None, resume: bool, checkpoint_every: float) -> Student:
-        with Run(out, self.config, resume, checkpoint_every) as run:
-            if run.finished:
-                return run.result(self.student)
-            feed = open_feed(self.aux, self.framing, self.memory)
-            self.teachers.to(pick_device()).fold()
-            self.prepare(feed)
-            at = fit(self.task(), feed, self.schedule, run, self.seed, "consolidating")
-            kept = zip(self.teachers.specialists, self.kept(feed), strict=True)
-            self.student.provenance = {
-                "made by": self.made_by,
-                "teachers": [f"{s.name}: {len(s.names)} classes; {words}" for s, words in kept],
-                "auxiliary images": f"{self.aux.name} ({feed.count}, {len(feed.skipped)} skipped)",
-                "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.seed}",
-            }
-            return run.finish(self.student)
-
-    def first_batch(self) -> tuple[Batch, int, int]:
-        """Some auxiliary images; how many were tried, and how many of them cannot be decoded, if not too many."""
-        skipped = Skipped(self.aux.name)
-        framed: list[tuple[Record, Tensor]] = []
-        tried = min(ENOUGH, len(self.aux))
-        for record, image in islice(decoded(self.aux.records(), self.framing), tried):
-            if image is None:
-                skipped.add(record.name)
-            elif len(framed) < self.schedule.batch_size:
-                framed.append((record, image))
-        skipped.check(len(skipped), tried)
-        return self.framing.batch(framed), tried, len(skipped)
-
-    def estimate(self) -> Estimate:
-        """Time two steps on real images. The student is never kept, and its weights are not stepped."""
-        started = time.monotonic()
-        batch, tried, broken = self.first_batch()
-        decoding = tried / (time.monotonic() - started)
-        device = pick_device()
-        self.teachers.to(device).fold()
-        self.student.to(device)
-        task = self.task()
-        task.module.train()
-        batch = batch.to(device)
-        training = 0.0
-        for _ in range(2):  # the first one warms up
-            started = time.monotonic()
-            loss = task.losses(batch)["loss"]
-            loss.backward()  # type: ignore[no-untyped-call]
-            loss.item()  # waits for the device
-            training = len(batch) / (time.monotonic() - started)
-        return Estimate(tried, broken, training if self.held else min(training, decoding), self.spreads(batch))
 
 
 class Consolidation(Plan[Specialist]):
@@ -248,14 +137,6 @@ class Consolidation(Plan[Specialist]):
         return self.teachers.spreads([batch.images_N3HW])
 
 
-@dataclass(frozen=True)
-class Estimate:
-    tried: int
-    undecodable: int
-    images_per_second: float
-    spreads: list[float]  # of each teacher's normalised logits
-
-
 def consolidate(
     teachers: Sequence[Teacher],
     aux: Images,
@@ -312,34 +193,6 @@ def learn(
         resume,
         checkpoint_every,
     )
-
-
-def taught(
-    old: Student,
-    stand_in: Student,
-    train_new: Callable[..., Student],
-    plan_for: Callable[[list[Student]], Plan[Student]],
-    data: str,
-    out: str | Path | None,
-    resume: bool,
-    checkpoint_every: float,
-) -> Student:
-    """An old model and the one that `train_new` makes, merged. `stand_in` is like that one, but untrained: what is
-    wrong with the merger should show before days of training."""
-    if out is not None:
-        require_free(Path(out), resume)
-    plan = plan_for([old, stand_in])
-    plan.teachers.each(plan.first_batch()[0].images_N3HW)
-    new = train_new(
-        Path(out) / "specialist" if out is not None else None,
-        seed=plan.seed,
-        memory=plan.memory,
-        resume=resume,
-        checkpoint_every=checkpoint_every,
-    )
-    merging = plan_for([old, new])
-    merging.made_by = f"dmc learn, new classes from {data}"
-    return merging.run(out, resume, checkpoint_every)
 
 
 def sample(feed: Feed) -> Iterable[Tensor]:

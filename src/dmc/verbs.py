@@ -11,7 +11,6 @@ from typing import Any
 
 from dmc import consolidation as classifiers
 from dmc import evaluation, loading
-from dmc.consolidation import Images, Plan
 from dmc.data.sources import Source
 from dmc.detect import consolidation as detectors
 from dmc.detect import evaluation as of_detectors
@@ -22,6 +21,7 @@ from dmc.detect.teachers import DetectorTeachers
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
 from dmc.models.blueprint import is_detector
+from dmc.plan import Images, Plan
 from dmc.specialist import Model, Specialist
 from dmc.training import supervised
 from dmc.training.run import CHECKPOINT_EVERY

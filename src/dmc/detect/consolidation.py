@@ -15,7 +15,6 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
 
-from dmc.consolidation import Images, Plan, taught
 from dmc.data.batch import Batch
 from dmc.data.feed import MEMORY, Feed
 from dmc.data.opening import open_images
@@ -29,6 +28,7 @@ from dmc.detect.training import train
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring
 from dmc.errors import DmcError, require_one_of
+from dmc.plan import Images, Plan, taught
 from dmc.seeds import seed_for
 from dmc.training.loop import Task
 from dmc.training.run import CHECKPOINT_EVERY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dmc.consolidation import Plan
+from dmc.plan import Plan
 
 
 def findings(plan: Plan[Any]) -> dict[str, Any]:
