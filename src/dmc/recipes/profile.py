@@ -43,9 +43,10 @@ class Profile(BaseModel):
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def with_room_for(self, group_size: int) -> Profile:
-        """Two whole groups at least, where the profile's number of classes was chosen for smaller ones."""
-        least = 2 * group_size - self.overlap
-        return self if self.classes is None else self.model_copy(update={"classes": max(self.classes, least)})
+        """Two whole groups, where the profile's number of classes leaves nothing to learn after the first one."""
+        if self.classes is None or self.classes >= group_size + 2:
+            return self
+        return self.model_copy(update={"classes": 2 * group_size - self.overlap})
 
     @property
     def identity(self) -> dict[str, Any]:
