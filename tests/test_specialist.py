@@ -301,6 +301,21 @@ def test_the_real_pretrained_network_answers_as_timm_does(real_data: Path, tmp_p
     assert same >= 37
 
 
+def test_broken_images_that_lie_together_are_skipped_in_evaluation(tmp_path: Path) -> None:
+    """9% of all, but the first class has hardly anything else; a class of which nothing is left is an error."""
+    for name, count in (("a", 30), ("b", 270)):
+        write_images(tmp_path / name, count)
+    files = sorted((tmp_path / "a").iterdir())
+    for path in files[:27]:
+        path.write_bytes(b"broken")
+    result = dmc.evaluate(tiny("ab"), tmp_path)
+    assert (result.images, result.skipped, set(result.per_class)) == (273, 27, {"a", "b"})
+    for path in files[27:]:
+        path.write_bytes(b"broken")
+    with pytest.raises(DmcError, match="no image of class 'a'"):
+        dmc.evaluate(tiny("ab"), tmp_path)
+
+
 def test_predict_gives_the_most_probable_first(tmp_path: Path) -> None:
     model = tiny("abc")
     files = sorted(write_images(tmp_path, 2).iterdir())

@@ -128,6 +128,8 @@ def test_recipes_share_what_is_the_same_and_nothing_else(tmp_path: Path) -> None
     assert len({cells for cells, _ in losses.values()}) == 5
     assert losses["L1"][1] == losses["L2"][1] != losses["Small"][1]  # another network needs its own specialists
     assert losses["L1"][1] == folders("accuracy-g10")["g = 10"][1]  # which has more classes, beginning with the same
+    pools = folders("losses", ["A: {aux: a/photos}", "B: {aux: b/photos/}", "C: {aux: b/photos}"])
+    assert pools["A"][0] != pools["B"][0] == pools["C"][0]
 
 
 def test_a_recipe_takes_more_methods(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:

@@ -15,12 +15,14 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from dmc.bench.runner import Bench, every_tracker
+from dmc.bench.runner import Bench, confusion, every_tracker
 from dmc.bench.streams import open_stream
 from dmc.data.opening import open_labeled
 from dmc.data.sources import ListedImages, Source
+from dmc.errors import DmcError
 from dmc.methods import METHODS, Learned, Lesson, Method
 from dmc.recipes.profile import load_profile, strength_for
+from dmc.specialist import Specialist
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST
 from tests.conftest import Answer, tiny, write_images
 
@@ -336,6 +338,19 @@ def test_strengths_are_the_appendixs() -> None:
     assert [strength_for("ewc++", g, 0) for g in (5, 10, 20, 50)] == [10, 10, 1, 0.1]
     assert strength_for("rwalk", 6, 0) == 5  # the nearest group size
     assert strength_for("lwf", 10, 1.0) == 1.0
+
+
+def test_answers_outside_of_the_classes_so_far(bench: Bench) -> None:
+    """A class that the model does not know is never right; one that has not arrived must not be its answer."""
+    stream = bench.open(0)
+    names = stream.so_far(1)
+    specialist = Specialist.untrained("cifar_resnet8", names[:2], bench.profile.preprocessing)
+    matrix = confusion(specialist, stream.test, names)
+    per_class = [int((np.array(list(stream.test.labels())) == stream.test.classes.index(n)).sum()) for n in names]
+    assert matrix.sum(axis=1).tolist() == per_class
+    assert matrix[:, 2:].sum() == 0
+    with pytest.raises(DmcError, match="answers with 'z', a class that has not arrived"):
+        confusion(specialist.widened("z"), stream.test, names)
 
 
 def test_auxiliary_images_have_no_labels(tmp_path: Path) -> None:

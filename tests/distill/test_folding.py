@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -29,6 +31,21 @@ def test_classifiers(arch: str) -> None:
     with torch.no_grad():
         torch.testing.assert_close(twin(images), module(images), rtol=1e-3, atol=1e-3)
     assert any(isinstance(part, NORMS) for part in module.modules())  # the network itself is as it was
+    assert not any(isinstance(part, NORMS) for part in twin.modules())
+
+
+def test_an_answer_may_carry_its_logits() -> None:
+    """As those of Hugging Face's classifiers do."""
+
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = create("cifar_resnet8", 5)
+
+        def forward(self, images_N3HW: torch.Tensor) -> SimpleNamespace:
+            return SimpleNamespace(logits=self.inner(images_N3HW))
+
+    twin = folded(with_statistics(Wrapped()), torch.zeros(1, 3, 32, 32))
     assert not any(isinstance(part, NORMS) for part in twin.modules())
 
 

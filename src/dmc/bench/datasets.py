@@ -11,6 +11,7 @@ import csv
 import gzip
 import re
 import sys
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
@@ -272,13 +273,17 @@ def _tiny_imagenet(source: Source) -> Splits:
     if not any(re.match(r"n\d{8}", name) for name in source.classes):
         raise DmcError(
             f"{source.name} does not name its classes by WordNet ids (one is {source.classes[0]!r}), so that those of "
-            "CIFAR-100 cannot be left out; use --set aux=FOLDER if none of them is in it"
+            "CIFAR-100 cannot be left out; name the folder as aux if none of them is in it"
         )
     return Splits(_without(source, lambda name: name.split()[0] in dropped))
 
 
 def _mnist(images: list[Path]) -> Splits:
-    content = gzip.decompress(images[0].read_bytes()) if images[0].suffix == ".gz" else images[0].read_bytes()
+    content = images[0].read_bytes()
+    try:
+        content = gzip.decompress(content) if images[0].suffix == ".gz" else content
+    except (OSError, EOFError, zlib.error) as error:
+        raise DmcError(f"cannot read {images[0]}: {first_line(error)}") from None
     magic, count, height, width = np.frombuffer(content[:16].ljust(16, b"\0"), dtype=">u4").tolist()
     if magic != 2051 or len(content) != 16 + count * height * width:
         raise DmcError(f"{images[0]} is not MNIST's image file (idx3)")

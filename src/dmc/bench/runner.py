@@ -11,6 +11,7 @@ DIR/tuning/                                           the same for two groups of
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -77,7 +78,7 @@ class Bench:
         settle(
             self.folder,
             {
-                "stream": Path(self.stream).name,  # which may be a folder, and lie elsewhere on another machine
+                "stream": os.path.normpath(self.stream),  # which may be a folder
                 "group_size": self.group_size,
                 "profile": self.profile.identity,
                 "tune": self.tune,
@@ -280,9 +281,14 @@ def require_budget(method: Method, learned: Learned) -> None:
 
 
 def confusion(model: Classifier, test: Source, names: Sequence[str]) -> Matrix:
-    """Counts of (class, answer) over the classes so far, both in order of arrival."""
+    """Counts of (class, answer) over the classes so far, both in order of arrival. A class that the model does not know
+    is never its answer."""
+    strange = [name for name in model.classes.names if name not in names]
+    if strange:
+        raise DmcError(f"the method's model answers with {strange[0]!r}, a class that has not arrived yet")
     source = test.keep(names)
     counts_CK, _ = answers(model, source)
-    rows, columns = ([known.index(name) for name in names] for known in (source.classes, model.classes.names))
-    matrix: Matrix = counts_CK[rows][:, columns].numpy()
+    matrix: Matrix = np.zeros((len(names), len(names)), dtype=np.int64)
+    rows, columns = ([names.index(name) for name in known] for known in (source.classes, model.classes.names))
+    matrix[np.ix_(rows, columns)] = counts_CK.numpy()
     return matrix

@@ -132,8 +132,6 @@ class Stream(Feed):
             if seen >= min(ENOUGH, self.count):
                 self.skipped.check(broken, seen)
             good = [(record, image) for record, image in taken if image is not None]
-            if not taken:  # the end of a single pass
-                return
             if not good:  # skipping the batch would put every later step out of place
                 raise DmcError(f"none of {len(taken)} images in a row can be decoded: {taken[0][0].name} and on")
             yield self.framing.batch(good)
@@ -145,7 +143,9 @@ class Stream(Feed):
         yield from self._cut(records, batch_size, first_step)
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
-        yield from self._cut(self.source.records(), batch_size, 0)
+        good = _decodable(self.source, self.framing, self.skipped)
+        while framed := list(islice(good, batch_size)):
+            yield self.framing.batch(framed)
 
 
 def fits(source: Source, framing: Framing, memory: int) -> bool:
@@ -163,28 +163,33 @@ def open_feed(source: Source, framing: Framing, memory: int = MEMORY) -> Feed:
 def held_square(source: Source, geometry: Geometry, skipped: Skipped) -> Pool:
     images_N3HW = torch.empty((len(source), 3, geometry.size, geometry.size), dtype=torch.uint8)
     labels: list[int] = []
-    for record, image in _decodable(source, geometry, skipped):
-        images_N3HW[len(labels)] = image
-        labels.append(record.label)
+    with progress(len(source), "reading images") as bar:
+        for record, image in _decodable(source, geometry, skipped):
+            images_N3HW[len(labels)] = image
+            labels.append(record.label)
+            bar.update()
     return Pool(images_N3HW[: len(labels)], torch.tensor(labels), skipped)
 
 
 def held(source: Source, framing: Framing, skipped: Skipped) -> Gallery:
-    framed = [(record._replace(image=b""), image) for record, image in _decodable(source, framing, skipped)]
+    framed = []
+    with progress(len(source), "reading images") as bar:
+        for record, image in _decodable(source, framing, skipped):
+            framed.append((record._replace(image=b""), image))
+            bar.update()
     return Gallery(framed, framing, skipped)
 
 
 def _decodable(source: Source, framing: Framing, skipped: Skipped) -> Iterator[tuple[Record, Tensor]]:
+    """All images that can be decoded. How many cannot is judged at the end, since they may all lie together."""
     good, broken = set(), set()
-    with progress(len(source), "reading images") as bar:
-        for record, image in decoded(source.records(), framing):
-            if image is None:
-                skipped.add(record.name)
-                broken.add(record.label)
-            else:
-                good.add(record.label)
-                yield record, image
-            bar.update()
+    for record, image in decoded(source.records(), framing):
+        if image is None:
+            skipped.add(record.name)
+            broken.add(record.label)
+        else:
+            good.add(record.label)
+            yield record, image
     skipped.check(len(skipped), len(source))
     for label in broken - good if source.classes else ():
         raise DmcError(f"no image of class {source.classes[label]!r} in {source.name} can be decoded")

@@ -97,19 +97,22 @@ class HubImages(Source):
     def records(self, seed: int | None = None) -> Iterator[Record]:
         rows = self.stream if seed is None else self.stream.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER)
         try:
-            yield from self.columns.records(self._named(rows))
+            yield from self.columns.records(self._named(rows, in_order=seed is None))
         except OSError as error:  # what network failures become
             raise DmcError(f"{self.name} broke off: {first_line(error)}") from None
 
     def labels(self) -> Iterator[int]:
-        for name, row in self._named(self.stream.select_columns([self.columns.label])):
-            yield self.columns.label_of(row, name)
+        try:
+            for name, row in self._named(self.stream.select_columns([self.columns.label]), in_order=True):
+                yield self.columns.label_of(row, name)
+        except OSError as error:
+            raise DmcError(f"{self.name} broke off: {first_line(error)}") from None
 
-    def _named(self, rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """By the file that an image was, else by its place in this pass."""
+    def _named(self, rows: Iterable[dict[str, Any]], in_order: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+        """By its place; where every pass has another order, by the file that the image was, if that is known."""
         for i, row in enumerate(rows):
             cell = row.get(self.columns.image)
-            file = cell.get("path") if isinstance(cell, dict) else None
+            file = cell.get("path") if isinstance(cell, dict) and not in_order else None
             yield f"{self.name}[{file or i}]", row
 
 

@@ -67,7 +67,8 @@ def _fold_all(module: nn.Module, pairs: list[tuple[nn.Conv2d, nn.Module]]) -> No
 
 
 def _alike(answer: Any, other: Any) -> bool:
-    """Up to rounding: a classifier answers one tensor, a detector several."""
+    """Up to rounding: a classifier answers one tensor, perhaps as `logits` of something, a detector several."""
+    answer, other = (getattr(one, "logits", one) for one in (answer, other))
     if isinstance(answer, tuple):
         return all(map(_alike, answer, other))
     if not isinstance(answer, Tensor):

@@ -70,7 +70,7 @@ def create(arch: str, num_classes: int, in_chans: int = 3, weights: str | None =
 
 def _pretrained(arch: str, num_classes: int, in_chans: int) -> nn.Module:
     if arch.startswith("cifar_resnet"):
-        raise DmcError(f"there are no ImageNet weights of {arch}; use --weights FILE or --weights random")
+        raise DmcError(f"there are no ImageNet weights of {arch}; give a file of weights, or none")
     if arch.startswith("torchvision:"):
         url = get_model_weights(arch.removeprefix("torchvision:")).DEFAULT.url
         module = create(arch, num_classes, in_chans)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
-from pathlib import Path
 from typing import Any, Literal
 
 import yaml
@@ -50,8 +50,8 @@ class Profile(BaseModel):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The same, wherever a folder of auxiliary images lies."""
-        return self.differences | ({"aux": Path(self.aux).name} if self.aux else {})
+        """The same, however the place of auxiliary images is written."""
+        return self.differences | ({"aux": os.path.normpath(self.aux)} if self.aux else {})
 
 
 def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile:
