@@ -144,8 +144,11 @@ class Stream(Feed):
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
         good = _decodable(self.source, self.framing, self.skipped)
-        while framed := list(islice(good, batch_size)):
-            yield self.framing.batch(framed)
+        for step in range(self.steps(batch_size)):
+            start, stop = self.bounds(step, batch_size)
+            framed = list(islice(good, stop - start))
+            if framed:
+                yield self.framing.batch(framed)
 
 
 def fits(source: Source, framing: Framing, memory: int) -> bool:
