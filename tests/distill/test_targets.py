@@ -24,6 +24,14 @@ def test_each_teacher_is_centred_over_its_own_classes_image_by_image() -> None:
     assert target.tolist() == [[-1, 1, 2, -1, -1], [-2, 2, -1, -1, 2]]
 
 
+def test_the_two_known_mistakes_would_be_seen() -> None:
+    target = build_targets([OLD, NEW], ClassUnion.of(["ab", "cde"]))
+    over_the_batch = torch.cat([OLD - OLD.mean(0), NEW - NEW.mean(0)], 1)
+    jointly = torch.cat([OLD, NEW], 1) - torch.cat([OLD, NEW], 1).mean(1, keepdim=True)
+    assert not torch.allclose(target, over_the_batch)
+    assert not torch.allclose(target, jointly)
+
+
 def test_shared_classes_get_the_mean_of_the_normalised_logits() -> None:
     # b: 1 from the old model and 2 from the new one; then 2 and -1.
     target = build_targets([OLD, NEW], ClassUnion.of(["ab", "bcd"]))

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -233,9 +233,7 @@ class TarImages(Source):
     def _members(self, files: Iterable[Path], read: bool) -> Iterator[Record]:
         for file in files:
             try:
-                # Counting seeks from header to header, where nothing has to be unpacked for that.
-                mode: Literal["r|*", "r:"] = "r|*" if read or file.suffix != ".tar" else "r:"
-                with tarfile.open(file, mode, tarinfo=StrictHeader) as tar:
+                with tarfile.open(file, "r|*", tarinfo=StrictHeader) as tar:
                     for member in tar:
                         if member.isfile() and Path(member.name).suffix.lower() in IMAGE_SUFFIXES:
                             content = tar.extractfile(member) if read else None
