@@ -13,17 +13,17 @@ import pytest
 import scipy.io
 from PIL import Image
 
-from dmc.bench import datasets
+from dmc.bench import readers
 from dmc.bench.datasets import (
     DATASETS,
     FOLDERS,
     LAYOUTS,
     download,
-    excluded,
     open_dataset,
     open_dataset_folder,
     require,
 )
+from dmc.bench.readers import excluded
 from dmc.data.decode import Geometry, decode
 from dmc.data.sources import Source
 from dmc.errors import DmcError
@@ -96,7 +96,7 @@ def test_imagenet32_counts_against_the_paper(
     np.savez(folder / "train_data_batch_1.npz", data=np.zeros((2, 3072), np.uint8), labels=np.array([2, 2]))
     open_dataset("imagenet32", tmp_path)
     assert capsys.readouterr().err == ""  # a part of it is not compared
-    monkeypatch.setattr(datasets, "IMAGENET", 2)
+    monkeypatch.setattr(readers, "IMAGENET", 2)
     open_dataset("imagenet32", tmp_path)
     assert "has 2 images here, 1,082,340 in the paper" in capsys.readouterr().err
 
@@ -211,7 +211,7 @@ def test_hub_copies_in_several_shards(
     assert test is not None
     assert (len(train), len(test), train.classes) == (6, 3, ("Owl", "Wren"))
     assert "whole images are used" in capsys.readouterr().err
-    monkeypatch.setattr(datasets, "IMAGENET", 2000)
+    monkeypatch.setattr(readers, "IMAGENET", 2000)
     open_dataset("imagenet32", tmp_path)
     assert "1,082,340 in the paper" in capsys.readouterr().err
 

@@ -1,40 +1,24 @@
-"""The data sets of the paper: where their files are looked for, how they are read, where they can be had.
+"""The data sets of the paper: where their files are looked for, and where they can be had; `readers.py` reads them.
 
-Official files are read without unpickling anything (of CIFAR-100 the binary version, of ImageNet32x32 the npz one).
-What a data set is, how large and where from is data, in recipes/datasets.yaml; so is which of its classes must not be
-among auxiliary images (recipes/*_excluded.csv).
+What a data set is, how large and where from is data, in recipes/datasets.yaml.
 """
 
 from __future__ import annotations
 
-import csv
-import gzip
-import re
 import sys
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
-from zipfile import BadZipFile
 
-import numpy as np
-import numpy.typing as npt
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from dmc.data.sources import UNLABELED, ArrayImages, FolderImages, Record, Source, permuted
+from dmc.bench import readers
+from dmc.data.sources import FolderImages
 from dmc.data.tables import ParquetImages
 from dmc.errors import DmcError, first_line
-
-WITHOUT_CIFAR = 1_082_340  # images that the paper counts in ImageNet32x32 without the CIFAR-100 classes
-IMAGENET = 1_281_167  # images of the whole of it
-
-
-class Splits(NamedTuple):
-    train: Source
-    test: Source | None = None  # auxiliary images have none
 
 
 class Archive(BaseModel):
@@ -63,7 +47,7 @@ class Layout:
     """One way in which a data set may lie below the data root (or below its folder `aux`)."""
 
     patterns: tuple[str, ...]  # each must match something
-    read: Callable[..., Splits]  # is given the matching files of each pattern
+    read: Callable[..., readers.Splits]  # is given the matching files of each pattern
 
     def found(self, root: Path) -> list[list[Path]] | None:
         for base in (root, root / "aux"):
@@ -78,7 +62,7 @@ def _of_one_folder(matches: list[Path], base: Path) -> list[Path]:
     return [path for path in matches if path.relative_to(base).parts[0] == matches[0].relative_to(base).parts[0]]
 
 
-def open_dataset(name: str, root: Path | None) -> Splits:
+def open_dataset(name: str, root: Path | None) -> readers.Splits:
     """The images of a data set, or an error that says which files it wants and where they come from."""
     for layout in LAYOUTS[name]:
         matches = layout.found(root) if root else None
@@ -175,229 +159,55 @@ def _there(name: str, root: Path) -> bool:
     return any(layout.found(root) for layout in layouts)
 
 
-def excluded(file: str) -> list[dict[str, str]]:
-    """The rows of an exclusion list."""
-    with (files("dmc.recipes") / file).open(encoding="utf-8") as lines:
-        return list(csv.DictReader(lines))
-
-
-def _table(label: str = "label") -> Callable[..., Splits]:
-    """Parquet files in the hub's format, training and perhaps test."""
-
-    def read(train: list[Path], test: list[Path]) -> Splits:
-        return Splits(*(ParquetImages(part, True, None, label) for part in (train, test)))
-
-    return read
-
-
-def _unlabeled_table(shards: list[Path]) -> Splits:
-    return Splits(ParquetImages(shards, False, None, None))
-
-
-def _without(source: Source, unwanted: Callable[[str], bool]) -> Source:
-    return source.keep([name for name in source.classes if not unwanted(name)])
-
-
-def _cifar_binary(train: list[Path], test: list[Path], names: list[Path]) -> Splits:
-    """Records of 3,074 bytes: coarse label, fine label, three planes of 32x32."""
-    classes = names[0].read_text(encoding="utf-8").split()
-
-    def part(path: Path) -> Source:
-        content = np.fromfile(path, dtype=np.uint8)
-        if not len(content) or len(content) % 3074:
-            raise DmcError(f"{path} is not CIFAR-100's binary version: {len(content)} bytes are not records of 3074")
-        records = content.reshape(-1, 3074)
-        images = records[:, 2:].reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-        return ArrayImages(np.ascontiguousarray(images), records[:, 1].astype(np.int64), classes, str(path))
-
-    return Splits(part(train[0]), part(test[0]))
-
-
-class DownsampledImageNet(Source):
-    """ImageNet32x32's ten npz batches without the classes of CIFAR-100; one batch is in memory at a time.
-
-    Labels are 1 to 1,000 in the order of the ILSVRC development kit, not in that of sorted WordNet ids.
-    """
-
-    def __init__(self, batches: list[Path]) -> None:
-        self.name = f"{batches[0].parent} without CIFAR-100's classes"
-        dropped = [int(row["imagenet32_label"]) for row in excluded("imagenet_excluded.csv")]
-        self.places: dict[Path, npt.NDArray[np.intp]] = {}
-        total = 0
-        for path in batches:
-            labels = self._array(path, "labels")
-            total += len(labels)
-            self.places[path] = np.flatnonzero(~np.isin(labels, dropped))
-        _compare_count(len(self), total)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.places.values()))
-
-    def records(self, seed: int | None = None) -> Iterator[Record]:
-        for path in permuted(list(self.places), seed):
-            images = self._array(path, "data").reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
-            for i in permuted(self.places[path].tolist(), seed):
-                yield Record(np.ascontiguousarray(images[i]), UNLABELED, f"{path}[{i}]")
-
-    @staticmethod
-    def _array(path: Path, key: str) -> npt.NDArray[np.uint8]:
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                found: npt.NDArray[np.uint8] = arrays[key]
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
-            raise DmcError(f"cannot read {key!r} of {path}: {first_line(error)}") from None
-        return found
-
-
-def _compare_count(kept: int, total: int) -> None:
-    """With the paper's, when all of ImageNet32x32 is there."""
-    if total == IMAGENET and kept != WITHOUT_CIFAR:
-        print(
-            f"ImageNet32x32 without CIFAR-100's classes has {kept:,} images here, {WITHOUT_CIFAR:,} in the paper, "
-            "which did not publish its list of classes; the one here is stricter",
-            file=sys.stderr,
-        )
-
-
-def _imagenet_table(shards: list[Path]) -> Splits:
-    """The hub's copies have the usual labels: WordNet ids, sorted."""
-    source = ParquetImages(shards, True, None, "label")
-    dropped = {int(row["sorted_index"]) for row in excluded("imagenet_excluded.csv")}
-    kept = source.keep([name for i, name in enumerate(source.classes) if i not in dropped])
-    _compare_count(len(kept), len(source))
-    return Splits(kept)
-
-
-def _tiny_imagenet(source: Source) -> Splits:
-    dropped = {row["wnid"] for row in excluded("imagenet_excluded.csv")}
-    if not any(re.match(r"n\d{8}", name) for name in source.classes):
-        raise DmcError(
-            f"{source.name} does not name its classes by WordNet ids (one is {source.classes[0]!r}), so that those of "
-            "CIFAR-100 cannot be left out; name the folder as aux if none of them is in it"
-        )
-    return Splits(_without(source, lambda name: name.split()[0] in dropped))
-
-
-def _mnist(images: list[Path]) -> Splits:
-    content = images[0].read_bytes()
-    try:
-        content = gzip.decompress(content) if images[0].suffix == ".gz" else content
-    except (OSError, EOFError, zlib.error) as error:
-        raise DmcError(f"cannot read {images[0]}: {first_line(error)}") from None
-    magic, count, height, width = np.frombuffer(content[:16].ljust(16, b"\0"), dtype=">u4").tolist()
-    if magic != 2051 or len(content) != 16 + count * height * width:
-        raise DmcError(f"{images[0]} is not MNIST's image file (idx3)")
-    pixels = np.frombuffer(content, dtype=np.uint8, offset=16).reshape(count, height, width)
-    return Splits(ArrayImages(pixels, name=str(images[0])))
-
-
-def _svhn(files_: list[Path]) -> Splits:
-    from scipy.io import loadmat
-
-    try:
-        images = loadmat(str(files_[0]), variable_names=["X"])["X"].transpose(3, 0, 1, 2)
-    except Exception as error:  # scipy has many ways to say that this is no such file
-        raise DmcError(f"cannot read {files_[0]}: {first_line(error)}") from None
-    return Splits(ArrayImages(np.ascontiguousarray(images), name=str(files_[0])))
-
-
-class CubImages(Source):
-    """CUB-200-2011's own files; images are cut to the bird's box, as the paper's preprocessing (that of REWC) does."""
-
-    def __init__(self, folder: Path, train: bool) -> None:
-        self.name = f"{folder} ({'train' if train else 'test'})"
-        table = {file: _columns(folder / f"{file}.txt") for file in ("images", "image_class_labels", "bounding_boxes")}
-        split = _columns(folder / "train_test_split.txt")
-        self.classes = tuple(row[0] for row in _columns(folder / "classes.txt").values())
-        self.entries = [
-            (folder / "images" / path, int(table["image_class_labels"][i][0]) - 1, table["bounding_boxes"][i])
-            for i, (path,) in table["images"].items()
-            if (split[i][0] == "1") == train
-        ]
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def labels(self) -> Iterator[int]:
-        return (label for _, label, _ in self.entries)
-
-    def records(self, seed: int | None = None) -> Iterator[Record]:
-        for path, label, box in permuted(self.entries, seed):
-            x, y, width, height = (round(float(number)) for number in box)
-            yield Record(path, label, str(path), part=(x, y, x + width, y + height))
-
-
-def _columns(path: Path) -> dict[str, list[str]]:
-    """Lines of an id and some values."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise DmcError(f"cannot read {path}: {error.strerror}") from None
-    return {fields[0]: fields[1:] for fields in (line.split() for line in lines) if fields}
-
-
-def _cub(classes: list[Path]) -> Splits:
-    return Splits(CubImages(classes[0].parent, train=True), CubImages(classes[0].parent, train=False))
-
-
-def _cub_table(train: list[Path], test: list[Path]) -> Splits:
-    print("of a hub copy of CUB-200 whole images are used, not the birds' boxes as in the paper", file=sys.stderr)
-    return _table()(train, test)
-
-
-def _birdsnap(source: Source) -> Splits:
-    dropped = {_plain(row["birdsnap"]) for row in excluded("birdsnap_excluded.csv")}
-    if not any(re.search("[a-z]", name.lower()) for name in source.classes):
-        raise DmcError(f"{source.name} does not name its birds: those of CUB-200 could not be left out")
-    return Splits(_without(source, lambda name: _plain(name) in dropped))
-
-
-def _plain(name: str) -> str:
-    """`Anna's Hummingbird` and `annas_hummingbird` are the same."""
-    return re.sub(r"[^a-z]+", "_", name.lower().replace("'", ""))
-
-
 LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "cifar100": (
-        Layout(("cifar100/**/train*.parquet", "cifar100/**/test*.parquet"), _table("fine_label")),
+        Layout(("cifar100/**/train*.parquet", "cifar100/**/test*.parquet"), readers.table("fine_label")),
         Layout(
-            tuple(f"cifar-100-binary/{f}" for f in ("train.bin", "test.bin", "fine_label_names.txt")), _cifar_binary
+            tuple(f"cifar-100-binary/{f}" for f in ("train.bin", "test.bin", "fine_label_names.txt")),
+            readers.cifar_binary,
         ),
     ),
     "imagenet32": (
-        Layout(("Imagenet32_train_npz/train_data_batch_*.npz",), lambda batches: Splits(DownsampledImageNet(batches))),
-        Layout(("imagenet32/**/train*.parquet",), _imagenet_table),
+        Layout(
+            ("Imagenet32_train_npz/train_data_batch_*.npz",),
+            lambda batches: readers.Splits(readers.DownsampledImageNet(batches)),
+        ),
+        Layout(("imagenet32/**/train*.parquet",), readers.imagenet_table),
     ),
     "tiny-imagenet": (
-        Layout(("tiny?imagenet/**/train*.parquet",), lambda s: _tiny_imagenet(ParquetImages(s, True, None, None))),
-        Layout(("tiny-imagenet-200/train",), lambda train: _tiny_imagenet(FolderImages(train[0], labeled=True))),
+        Layout(
+            ("tiny?imagenet/**/train*.parquet",), lambda s: readers.tiny_imagenet(ParquetImages(s, True, None, None))
+        ),
+        Layout(("tiny-imagenet-200/train",), lambda train: readers.tiny_imagenet(FolderImages(train[0], labeled=True))),
     ),
     "mnist": (
-        Layout(("mnist/**/train*.parquet",), _unlabeled_table),
-        Layout(("mnist/train-images-idx3-ubyte",), _mnist),
-        Layout(("mnist/train-images-idx3-ubyte.gz",), _mnist),
+        Layout(("mnist/**/train*.parquet",), readers.unlabeled_table),
+        Layout(("mnist/train-images-idx3-ubyte",), readers.mnist),
+        Layout(("mnist/train-images-idx3-ubyte.gz",), readers.mnist),
     ),
     "svhn": (
-        Layout(("svhn/train*.parquet",), _unlabeled_table),
-        Layout(("svhn/cropped_digits/train*.parquet",), _unlabeled_table),
-        Layout(("svhn/train_32x32.mat",), _svhn),
+        Layout(("svhn/train*.parquet",), readers.unlabeled_table),
+        Layout(("svhn/cropped_digits/train*.parquet",), readers.unlabeled_table),
+        Layout(("svhn/train_32x32.mat",), readers.svhn),
     ),
     "dtd": (
-        Layout(("dtd/images",), lambda images: Splits(FolderImages(images[0], labeled=False))),
-        Layout(("dtd*/**/train*.parquet",), _unlabeled_table),
+        Layout(("dtd/images",), lambda images: readers.Splits(FolderImages(images[0], labeled=False))),
+        Layout(("dtd*/**/train*.parquet",), readers.unlabeled_table),
     ),
     "places365": (
-        Layout(("data_256*",), lambda images: Splits(FolderImages(images[0], labeled=False))),
-        Layout(("places365_standard/train",), lambda train: Splits(FolderImages(train[0], labeled=False))),
-        Layout(("places365/**/train*.parquet",), _unlabeled_table),
+        Layout(("data_256*",), lambda images: readers.Splits(FolderImages(images[0], labeled=False))),
+        Layout(("places365_standard/train",), lambda train: readers.Splits(FolderImages(train[0], labeled=False))),
+        Layout(("places365/**/train*.parquet",), readers.unlabeled_table),
     ),
     "cub200": (
-        Layout(("CUB_200_2011/classes.txt",), _cub),
-        Layout(("cub200*/**/train*.parquet", "cub200*/**/test*.parquet"), _cub_table),
+        Layout(("CUB_200_2011/classes.txt",), readers.cub),
+        Layout(("cub200*/**/train*.parquet", "cub200*/**/test*.parquet"), readers.cub_table),
     ),
     "birdsnap": (
-        Layout(("birdsnap/download/images",), lambda images: _birdsnap(FolderImages(images[0], labeled=True))),
-        Layout(("birdsnap/**/train*.parquet",), lambda shards: _birdsnap(ParquetImages(shards, True, None, None))),
+        Layout(("birdsnap/download/images",), lambda images: readers.birdsnap(FolderImages(images[0], labeled=True))),
+        Layout(
+            ("birdsnap/**/train*.parquet",), lambda shards: readers.birdsnap(ParquetImages(shards, True, None, None))
+        ),
     ),
 }
 
