@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dmc.classes import Classes, ClassUnion, distinct, read_names
+from dmc.classes import Classes, ClassUnion, counted, distinct, read_names
 from dmc.errors import DmcError
 
 names = st.lists(st.sampled_from("abcdefghij"), min_size=1, max_size=8, unique=True)
@@ -21,6 +21,10 @@ def test_union_is_in_order_of_first_appearance() -> None:
     assert union.columns == ((0, 1), (1, 2), (3, 0))
     assert union.teachers_per_class == (2, 2, 1, 1)
     assert union.shared == ("cat", "dog")
+
+
+def test_one_class_is_not_many() -> None:
+    assert (counted(["car"]), counted(["car", "bus"])) == ("1 class", "2 classes")
 
 
 @given(several)

@@ -98,6 +98,11 @@ def distinct(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(result)
 
 
+def counted(names: Sequence[str]) -> str:
+    """How many classes, in words. A detector may have one."""
+    return f"{len(names)} class{'' if len(names) == 1 else 'es'}"
+
+
 def read_names(path: Path) -> tuple[str, ...]:
     """A class list file: one name on each line."""
     try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from dmc.classes import counted
 from dmc.errors import DmcError, first_line
 from dmc.files import write_text
 from dmc.options import (
@@ -320,7 +321,7 @@ def consolidation_schedule(first: "Specialist | Detector") -> "Schedule":
 
 def announce(specialist: "Specialist | Detector", out: Path) -> None:
     """What a finished run leaves behind, in a few lines."""
-    print(f"{out}: {specialist.arch}, {len(specialist.names)} classes, {specialist.parameter_count:,} parameters")
+    print(f"{out}: {specialist.arch}, {counted(specialist.names)}, {specialist.parameter_count:,} parameters")
     for key, value in specialist.provenance.items():
         for line in value if isinstance(value, list) else [value]:
             print(f"  {key}: {line}")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from dmc.classes import counted
 from dmc.data.batch import Batch
 from dmc.data.decode import Framing, Skipped, decoded
 from dmc.data.feed import ENOUGH, Feed, fits, open_feed
@@ -104,7 +105,7 @@ class Plan(ABC, Generic[Student]):
             kept = zip(self.teachers.specialists, self.kept(feed), strict=True)
             self.student.provenance = {
                 "made by": self.made_by,
-                "teachers": [f"{s.name}: {len(s.names)} classes; {words}" for s, words in kept],
+                "teachers": [f"{s.name}: {counted(s.names)}; {words}" for s, words in kept],
                 "auxiliary images": f"{self.aux.name} ({feed.count}, {len(feed.skipped)} skipped)",
                 "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.seed}",
             }

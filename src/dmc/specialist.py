@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from dmc.classes import Classes
+from dmc.classes import Classes, counted
 from dmc.data.decode import Framing, Geometry
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line
@@ -75,7 +75,7 @@ class Model(ABC):
 
     def __repr__(self) -> str:
         arch = self.arch or type(self.module).__name__
-        return f"{type(self).__name__}({self.name}: {arch}, {len(self.classes)} classes)"
+        return f"{type(self).__name__}({self.name}: {arch}, {counted(self.names)})"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ class Model(ABC):
             f"pipeline_tag: {self.task}",
             f"tags: [{self.task}, deep-model-consolidation]",
             "---",
-            f"# {self.arch}, {len(self.names)} classes",
+            f"# {self.arch}, {counted(self.names)}",
             "",
             'Made with `dmc` (deep-model-consolidation). Load it with `dmc.load("this-folder")`.',
             "",

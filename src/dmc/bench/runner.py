@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from dmc.bench.datasets import require
 from dmc.bench.metrics import Matrix, StreamScores, scores
 from dmc.bench.streams import ClassStream, Groups, members, needed_data, open_stream, validation
+from dmc.classes import counted
 from dmc.data.sources import ListedImages, Source
 from dmc.device import pick_device
 from dmc.errors import DmcError, first_line
@@ -115,7 +116,7 @@ class Bench:
                 "choose another --group-size, or leave them out"
             )
         if len(last) != len(first):
-            print(f"the last group has {len(last)} class{'es' if len(last) > 1 else ''}", file=sys.stderr)
+            print(f"the last group has {counted(last)}", file=sys.stderr)
         Specialist.untrained(self.profile.arch, first, self.profile.preprocessing, weights=self.profile.weights)
 
     def run_cell(self, method: Method, order: int) -> str:

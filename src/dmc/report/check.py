@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dmc.classes import counted
 from dmc.plan import Plan
 
 
@@ -67,7 +68,7 @@ def _network(role: str, model: dict[str, Any], shape: Callable[[int], str]) -> s
     title = f"{role}: {model['name']}, {model['arch']}" if "name" in model else f"{role}: {model['arch']}"
     return (
         f"{title}, {model['parameters']:,} parameters, {model['output']}\n"
-        f"  {len(names)} classes: {shown}\n"
+        f"  {counted(names)}: {shown}\n"
         f"  sees {shape(p['size'])}, {p['interpolation']}, mean {_numbers(p['mean'])}, std {_numbers(p['std'])}"
     )
 
