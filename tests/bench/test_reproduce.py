@@ -77,7 +77,7 @@ def test_a_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path: Path, nam
     assert f"`dmc reproduce {name} --profile smoke --orders 1" in table
     assert "Minutes, not counting what was there before: " in table
     assert json.loads((out / f"{name}-smoke.json").read_text()) == rows
-    assert (out / f"{name}-smoke.png").exists() == (recipe.figure is not None)
+    assert (out / f"{name}-smoke.png").stat().st_size > 5_000
 
 
 def test_published_numbers_stand_beside_the_measured(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:

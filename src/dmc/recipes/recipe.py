@@ -27,7 +27,7 @@ class Recipe(BaseModel):
     methods: tuple[str, ...]
     settings: Changes = {}
     variants: dict[str, Changes] = {}
-    figure: Literal["curves", "first-task", "confusion", "settings", "amount"] | None = None
+    figure: Literal["curves", "first-task", "confusion", "settings", "amount", "bars"] = "bars"  # of a table
     columns: tuple[str, ...] = ("average incremental", "final")
     note: str = ""
     profiles: dict[str, Changes] = {}

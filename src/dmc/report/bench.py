@@ -71,9 +71,6 @@ class Series:
 def draw_lines(series: Sequence[Series], x_label: str, y_label: str, title: str, path: Path, log: bool = False) -> None:
     """Accuracies in % against the number of something."""
     figure, (axes,) = new_figure(1, 1, size=(7, 4.6))
-    from matplotlib import colormaps
-
-    colours = colormaps["tab20"]
     titles = [method.title for method in METHODS.values()]
     for drawn, line in enumerate(series):
         i = titles.index(line.label) if line.label in titles else drawn  # a method looks alike in every figure
@@ -85,7 +82,7 @@ def draw_lines(series: Sequence[Series], x_label: str, y_label: str, title: str,
             marker="osD^v"[i % 5],  # lines that lie on each other can still be told apart
             markersize=4,
             capsize=2,
-            color="black" if line.label == "DMC" else colours(2 * i % 20 + (i >= 10)),
+            color="black" if line.label == "DMC" else colour(i),
             label=line.label,
             linewidth=2.6 if line.label == "DMC" else 1.4,
         )
@@ -93,14 +90,27 @@ def draw_lines(series: Sequence[Series], x_label: str, y_label: str, title: str,
     if log:
         axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, labels=[f"{x:,}" for x in ticks], fontsize=8, minor=False)
-    axes.set_ylim(0, 102)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
+    save_accuracies(figure, axes, title, path)
+
+
+def save_accuracies(figure: Any, axes: Any, title: str, path: Path) -> None:
+    """What figures of accuracies in % have in common."""
+    axes.set_ylim(0, 102)
     axes.set_title(title, fontsize=10)
+    axes.set_axisbelow(True)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=8)
     figure.savefig(path)
+
+
+def colour(i: int) -> Any:
+    """Ten strong ones, then their ten pale ones."""
+    from matplotlib import colormaps
+
+    return colormaps["tab20"](2 * i % 20 + (i >= 10))
 
 
 def new_figure(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Sequence[Any]]:

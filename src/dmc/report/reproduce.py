@@ -16,7 +16,7 @@ from dmc.bench.summary import collected
 from dmc.methods import METHODS
 from dmc.recipes.recipe import load_recipes
 from dmc.report import detection
-from dmc.report.bench import Series, cell, draw_lines, new_figure
+from dmc.report.bench import Series, cell, colour, draw_lines, new_figure, save_accuracies
 
 
 def report(job: Reproduction | DetectionReproduction, rows: Sequence[Row]) -> str:
@@ -71,7 +71,7 @@ def as_list(recipes: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def draw(job: Reproduction, benches: Mapping[str, Bench], rows: Sequence[Row], path: Path) -> None:
-    """The recipe's figure, if it has one and something is finished."""
+    """The recipe's figure, if something is finished."""
     title = f"{job.recipe.title} (profile {job.profile})"
     if not rows:
         return
@@ -80,7 +80,9 @@ def draw(job: Reproduction, benches: Mapping[str, Bench], rows: Sequence[Row], p
     elif job.recipe.figure == "amount":
         series = [*_by_amount(benches, rows), *lwf_lines(job, benches)]
         draw_lines(series, "auxiliary images", "average incremental accuracy, %", title, path, log=True)
-    elif job.recipe.figure is not None:
+    elif job.recipe.figure == "bars":
+        _draw_bars(job.recipe.columns, _labeled(rows), title, path)
+    else:
         first = job.recipe.figure == "first-task"
         y, spread = ("first task", "first task spread") if first else ("accuracy", "spread")
         series = [Series(label, row["classes"], row[y], row[spread]) for label, row in _labeled(rows).items()]
@@ -92,6 +94,32 @@ def _labeled(rows: Sequence[Row]) -> dict[str, Row]:
     """Rows under what tells them apart: the method, the setting, or both."""
     parts = [key for key in ("row", "setting") if len({row[key] for row in rows}) > 1] or ["row"]
     return {", ".join(row[key] for key in parts): row for row in rows}
+
+
+def _draw_bars(columns: Sequence[str], rows: Mapping[str, Row], title: str, path: Path) -> None:
+    """A table's accuracies, side by side in each column; a black line is what the paper has there."""
+    figure, (axes,) = new_figure(1, 1, size=(7, 4.6))
+    width = 0.8 / len(rows)
+    for i, (label, row) in enumerate(rows.items()):
+        middles = {column: x + (i + 0.5) * width - 0.4 for x, column in enumerate(columns)}
+        shown = [column for column in columns if row.get(column) is not None]
+        axes.bar(
+            [middles[column] for column in shown],
+            [100 * row[column]["mean"] for column in shown],
+            0.92 * width,
+            yerr=[100 * (row[column]["std"] or 0) for column in shown] if row["orders"] > 1 else None,
+            capsize=2,
+            color=colour(i),
+            label=label,
+        )
+        for column, (accuracy, *_) in row["published"].items():
+            left, right = middles[column] - 0.46 * width, middles[column] + 0.46 * width
+            axes.hlines(accuracy, left, right, color="black", linewidth=2)
+    if any(row["published"] for row in rows.values()):
+        axes.plot([], [], color="black", linewidth=2, label="the paper,\nat its settings")
+    axes.set_xticks(range(len(columns)), labels=columns)
+    axes.set_ylabel("accuracy, %")
+    save_accuracies(figure, axes, title, path)
 
 
 def _by_amount(benches: Mapping[str, Bench], rows: Sequence[Row]) -> list[Series]:
