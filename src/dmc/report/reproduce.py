@@ -143,7 +143,7 @@ def lwf_lines(job: Reproduction, benches: Mapping[str, Bench]) -> list[Series]:
     lengths = {bench.group_size: len(bench.groups(0)) for bench in benches.values() if bench.groups(0)}
     for size, groups in lengths.items():
         for name, recipe in load_recipes().items():
-            if not name.startswith("accuracy-") or recipe.at(job.profile).group_sizes != (size,):
+            if recipe.figure != "curves" or recipe.at(job.profile).group_sizes != (size,):
                 continue
             (bench,) = replace(job, name=name, recipe=recipe.at(job.profile), also={}).benches().values()
             for method, cells in collected(bench).items():
