@@ -12,7 +12,7 @@ import numpy as np
 from dmc.bench.detection import DetectionReproduction
 from dmc.bench.reproduce import Reproduction, Row
 from dmc.bench.runner import Bench
-from dmc.bench.summary import collected
+from dmc.bench.summary import Spread, collected
 from dmc.methods import METHODS
 from dmc.recipes.recipe import load_recipes
 from dmc.report import detection
@@ -107,7 +107,7 @@ def _draw_bars(columns: Sequence[str], rows: Mapping[str, Row], title: str, path
             [middles[column] for column in shown],
             [100 * row[column]["mean"] for column in shown],
             0.92 * width,
-            yerr=[100 * (row[column]["std"] or 0) for column in shown] if row["orders"] > 1 else None,
+            yerr=[100 * std for std in _stds([row[column] for column in shown])] or None,
             capsize=2,
             color=colour(i),
             label=label,
@@ -130,9 +130,14 @@ def _by_amount(benches: Mapping[str, Bench], rows: Sequence[Row]) -> list[Series
         point = (bench.profile.aux_images or 0, row["average incremental"])
         lines.setdefault(f"{row['row']}, g = {bench.group_size}", []).append(point)
     return [
-        Series(label, [x for x, _ in points], [y["mean"] for _, y in points], [y["std"] or 0 for _, y in points])
+        Series(label, [x for x, _ in points], [y["mean"] for _, y in points], _stds([y for _, y in points]))
         for label, points in lines.items()
     ]
+
+
+def _stds(values: Sequence[Spread]) -> list[float]:
+    """Empty where one order tells of no spread."""
+    return [] if all(value["std"] is None for value in values) else [value["std"] or 0 for value in values]
 
 
 def lwf_lines(job: Reproduction, benches: Mapping[str, Bench]) -> list[Series]:
