@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -256,3 +257,23 @@ def test_amounts_are_drawn_with_and_without_a_spread_beside_lwf(data_root: Path,
     ]
     draw(job, job.benches(), rows, tmp_path / "amounts.png")
     assert (tmp_path / "amounts.png").stat().st_size > 5_000
+
+
+def test_a_table_is_drawn_beside_the_papers_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bars are as high as what was measured; the paper's line crosses the bar of its own row and column."""
+    drawn: list[Any] = []
+    monkeypatch.setattr("dmc.report.reproduce.save_accuracies", lambda _figure, axes, *_: drawn.append(axes))
+    job = recipe_job("losses", "smoke", 1, tmp_path, None, [], [], False)
+    assert isinstance(job, Reproduction)
+    rows = [
+        {"row": "DMC", "setting": loss, "final": {"mean": mean, "std": None}, "published": paper}
+        for loss, mean, paper in (("L1", 0.5, {}), ("L2", 0.25, {"final": [40.0, 2.0]}))
+    ]
+    draw(job, {}, rows, tmp_path / "losses.png")
+    (axes,) = drawn
+    first, second = (bars[0] for bars in axes.containers)
+    assert (first.get_height(), second.get_height()) == (50, 25)
+    (((left, y), (right, _)),) = axes.collections[0].get_segments()
+    assert y == 40
+    assert first.get_x() + first.get_width() < left
+    assert (left, right) == pytest.approx((second.get_x(), second.get_x() + second.get_width()))
