@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic
 
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +22,12 @@ from dmc.data.opening import open_images
 from dmc.data.sources import Record, Source
 from dmc.device import pick_device
 from dmc.distill.teachers import TeacherGroup
-from dmc.specialist import Model
+from dmc.specialist import AnyModel
 from dmc.training.loop import Task, fit
 from dmc.training.run import Run, require_free, versions
 from dmc.training.schedule import Schedule
 
 Images = str | Path | Source | npt.NDArray[np.uint8]
-Student = TypeVar("Student", bound=Model)
 
 
 @dataclass(frozen=True)
@@ -39,11 +38,11 @@ class Estimate:
     spreads: list[float]  # of each teacher's normalised logits
 
 
-class Plan(ABC, Generic[Student]):
+class Plan(ABC, Generic[AnyModel]):
     """A consolidation with everything resolved and verified, and nothing trained yet."""
 
-    teachers: TeacherGroup[Student]
-    student: Student
+    teachers: TeacherGroup[AnyModel]
+    student: AnyModel
     made_by = "dmc consolidate"  # for the model's card
 
     def __init__(self, aux: Images, schedule: Schedule, seed: int, memory: int) -> None:
@@ -94,7 +93,7 @@ class Plan(ABC, Generic[Student]):
             "versions": versions(),
         }
 
-    def run(self, out: str | Path | None, resume: bool, checkpoint_every: float) -> Student:
+    def run(self, out: str | Path | None, resume: bool, checkpoint_every: float) -> AnyModel:
         with Run(out, self.config, resume, checkpoint_every) as run:
             if run.finished:
                 return run.result(self.student)
@@ -146,15 +145,15 @@ class Plan(ABC, Generic[Student]):
 
 
 def taught(
-    old: Student,
-    stand_in: Student,
-    train_new: Callable[..., Student],
-    plan_for: Callable[[list[Student]], Plan[Student]],
+    old: AnyModel,
+    stand_in: AnyModel,
+    train_new: Callable[..., AnyModel],
+    plan_for: Callable[[list[AnyModel]], Plan[AnyModel]],
     data: str,
     out: str | Path | None,
     resume: bool,
     checkpoint_every: float,
-) -> Student:
+) -> AnyModel:
     """An old model and the one that `train_new` makes, merged. `stand_in` is like that one, but untrained: what is
     wrong with the merger should show before days of training."""
     if out is not None:

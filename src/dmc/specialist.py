@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -28,6 +28,7 @@ from dmc.models.build import create, default_preprocessing, known_architecture
 from dmc.seeds import seed_for
 
 Output = Literal["softmax", "sigmoid"]
+AnyModel = TypeVar("AnyModel", bound="Model")  # of one kind: classifiers or detectors
 
 
 class Model(ABC):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import Any, Generic, Literal, Self, TypeVar, get_args
+from typing import Any, Generic, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -14,10 +14,9 @@ from dmc.data.decode import Geometry
 from dmc.distill.folding import folded
 from dmc.distill.targets import Centring, build_targets, centred
 from dmc.errors import DmcError, require_one_of
-from dmc.specialist import Model, Specialist
+from dmc.specialist import AnyModel, Specialist
 
 Scale = Literal["none", "pool-std"]
-AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 class TeacherGroup(ABC, Generic[AnyModel]):

@@ -18,7 +18,7 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -27,13 +27,12 @@ from torch import Tensor, nn
 from dmc.errors import DmcError, first_line
 from dmc.files import replacing, write_text
 from dmc.models.weights import fill, read_weights, weights_in
-from dmc.specialist import Model
+from dmc.specialist import AnyModel
 
 OWN_FILES = ("run.json", "metrics.jsonl", "checkpoint.pt", "config.json", "model.safetensors", "README.md")
 MAY_DIFFER = ("versions", "from")  # a teacher may have moved: its fingerprint is what counts
 PLACES = ("name", "weights")  # of images, of a file: another machine has them in another folder
 CHECKPOINT_EVERY = 30.0  # seconds: what a kill may cost
-AnyModel = TypeVar("AnyModel", bound=Model)
 
 
 @dataclass

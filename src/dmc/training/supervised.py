@@ -18,9 +18,9 @@ from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.errors import DmcError
 from dmc.models.build import default_preprocessing
-from dmc.specialist import Output, Specialist
+from dmc.specialist import AnyModel, Output, Specialist
 from dmc.training.loop import Task, fit
-from dmc.training.run import CHECKPOINT_EVERY, AnyModel, Run, versions
+from dmc.training.run import CHECKPOINT_EVERY, Run, versions
 from dmc.training.schedule import SPECIALIST, Schedule
 
 
