@@ -107,7 +107,7 @@ def test_teachers_can_be_cut_down_and_renamed(
     assert found["shared"] == ["e"]
     first, second = (tiny(names, seed) for names, seed in (("ab", 1), ("cde", 2)))
     pixels = torch.stack([decode(record, Geometry(16)) for record in open_images(aux_folder).records()])
-    for teacher, spread in zip((first, second.keep("ce")), found["logit_spreads"], strict=True):
+    for teacher, spread in zip((first, second.keep("ce")), found["side_by_side"]["logit_spreads"], strict=True):
         logits = teacher.logits(pixels)
         assert spread == pytest.approx((logits - logits.mean(1, keepdim=True)).std().item(), abs=0.01)
 
@@ -125,6 +125,7 @@ def test_check_says_what_will_happen_and_changes_nothing(
         "held_in_memory": True,
         "tried": 25,
         "undecodable": 1,
+        "held_out": 0,
     }
     assert found["estimate"]["images"] == 100
     assert found["estimate"]["seconds"] == pytest.approx(100 / found["estimate"]["images_per_second"], abs=1)

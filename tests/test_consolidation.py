@@ -11,11 +11,8 @@ from torch import nn
 
 import dmc
 from dmc.bench.digits import digits, letters
-from dmc.consolidation import Consolidation, Distillation, agreement
+from dmc.consolidation import PAPER_FORM, Consolidation, Distillation
 from dmc.data.batch import Batch
-from dmc.data.decode import Geometry
-from dmc.data.feed import open_feed
-from dmc.data.opening import open_images
 from dmc.data.preprocess import Preprocessing
 from dmc.demo import ARCH, NEW, OLD, PREPROCESSING
 from dmc.distill.losses import LossName
@@ -102,23 +99,11 @@ def test_other_losses_train_too(loss: LossName) -> None:
     losses = []
     for epochs in (1, 12):
         schedule = dmc.Schedule(epochs=epochs, batch_size=16, lr=0.02, drops=(), pad=0, flip=False)
-        student = dmc.consolidate(teachers, NOISE, loss=loss, schedule=schedule)
+        student = dmc.consolidate(teachers, NOISE, loss=loss, schedule=schedule, **PAPER_FORM)
         images = torch.from_numpy(NOISE).permute(0, 3, 1, 2)
         task = Distillation(student, Teachers(teachers), loss, 2.0)
         losses.append(task.losses(Batch(images, torch.zeros(32)))["loss"].item())
     assert losses[1] < 0.7 * losses[0]
-
-
-def test_agreement_is_one_with_a_copy_and_asks_about_each_teachers_classes_only() -> None:
-    teachers = Teachers([tiny("ab", 1), tiny("cd", 2)])
-    feed = open_feed(open_images(NOISE), Geometry(16))
-
-    class SideBySide(nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return torch.cat([100 + teachers.specialists[0].module(x), teachers.specialists[1].module(x)], 1)
-
-    copy = dmc.Specialist(SideBySide(), "abcd", SMALL)
-    assert agreement(copy, teachers, feed) == [1.0, 1.0]  # though it never answers c or d
 
 
 def test_learn_trains_a_specialist_and_merges_it(tmp_path: Path, labeled_folder: Path, aux_folder: Path) -> None:
@@ -179,8 +164,9 @@ class Breaking(nn.Module):
 
 def test_a_teacher_that_breaks_in_mid_run_keeps_the_last_checkpoint(tmp_path: Path, aux_folder: Path) -> None:
     breaking = dmc.Specialist(Breaking(), "cde", SMALL, name="breaking")
+    plan = Consolidation([tiny("ab"), breaking], aux_folder, schedule=QUICK, scale="none")
     with pytest.raises(DmcError, match="breaking gives logits that are not finite"):
-        dmc.consolidate([tiny("ab"), breaking], aux_folder, tmp_path / "out", schedule=QUICK, checkpoint_every=0)
+        plan.run(tmp_path / "out", resume=False, checkpoint_every=0)
     state = torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)
     assert state["position"]["step"] == 2
     assert not (tmp_path / "out" / "model.safetensors").exists()

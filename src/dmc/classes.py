@@ -82,6 +82,13 @@ class ClassUnion:
         counts = Counter(column for part in self.columns for column in part)
         return tuple(counts[j] for j in range(len(self.names)))
 
+    @cached_property
+    def blocks(self) -> tuple[tuple[int, ...], ...]:
+        """The classes, by who knows them: a block for each model, and one for each set of models that share some."""
+        knowers = [tuple(i for i, part in enumerate(self.columns) if j in part) for j in range(len(self.names))]
+        order = dict.fromkeys(knowers)
+        return tuple(tuple(j for j, known_by in enumerate(knowers) if known_by == who) for who in order)
+
     @property
     def shared(self) -> tuple[str, ...]:
         """The classes that more than one model knows."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dmc.data.batch import Batch
 from dmc.data.decode import Geometry
@@ -19,13 +19,15 @@ from dmc.data.feed import MEMORY, Feed
 from dmc.data.opening import open_images, open_labeled
 from dmc.data.sources import Source
 from dmc.device import pick_device
+from dmc.distill.agreement import HALF, Agreement, Answers, outnumbered, wins
+from dmc.distill.balance import balancing_factors, fair_shares, output_layer, peaks, scale_rows, sharpness
 from dmc.distill.losses import LossName, loss_named
-from dmc.distill.targets import Centring
+from dmc.distill.targets import Centring, build_targets
 from dmc.distill.teachers import Scale, Teachers
 from dmc.errors import DmcError, require_one_of
 from dmc.loading import load
 from dmc.models.build import default_preprocessing, known_architecture
-from dmc.plan import Images, Plan, taught
+from dmc.plan import HELD_OUT, Findings, Images, Plan, taught
 from dmc.progress import progress
 from dmc.seeds import seed_for
 from dmc.specialist import Specialist
@@ -51,7 +53,15 @@ class Distillation(Task):
         return {"loss": self.distance(student_NT, target_NT)}
 
 
-class Settings(TypedDict, total=False):
+class Form(TypedDict, total=False):
+    """The form of the method: how teachers and the student's blocks of outputs are set against each other."""
+
+    scale: Scale | None
+    balance: bool | None
+    held_out: int
+
+
+class Settings(Form, total=False):
     """The keyword arguments of `consolidate` and `learn`; what each means stands in `Consolidation`."""
 
     arch: str | None
@@ -59,15 +69,18 @@ class Settings(TypedDict, total=False):
     loss: LossName
     temperature: float
     centring: Centring | None
-    scale: Scale
     weights: str | None
     schedule: Schedule
     seed: int
     memory: int
 
 
+# The paper's literal form (section 3.1): Eq. 4 and no more, and every auxiliary image is trained on.
+PAPER_FORM: Form = {"scale": "none", "balance": False, "held_out": 0}
+
+
 class Consolidation(Plan[Specialist]):
-    """Of classifiers."""
+    """Merge classifiers."""
 
     teachers: Teachers
 
@@ -81,18 +94,27 @@ class Consolidation(Plan[Specialist]):
         loss: LossName = "l2",
         temperature: float = 2.0,  # of `kd`
         centring: Centring | None = None,  # None: per-teacher for softmax outputs, none for sigmoid
-        scale: Scale = "none",
+        scale: Scale | None = None,  # of the teachers' logits; None: balanced for softmax outputs, none for sigmoid
+        balance: bool | None = None,  # the student's blocks of outputs; None: for softmax outputs
         weights: str | None = None,  # where the student begins: at random, imagenet, or a file
         schedule: Schedule = CONSOLIDATION,
         seed: int = 0,
         memory: int = MEMORY,  # bytes of pixels to hold; a larger set of images is streamed
+        held_out: int = HELD_OUT,  # auxiliary images that are not trained on
     ) -> None:
         self.teachers = Teachers([load(teacher) for teacher in teachers], centring)
-        super().__init__(aux, schedule, seed, memory)
+        super().__init__(aux, schedule, seed, memory, held_out)
         self.student = self._new_student(arch, size, seed, weights)
-        self.loss, self.temperature, self.scale, self.weights = loss, temperature, scale, weights
+        competing = self.student.output == "softmax" and self.teachers.centring == "per-teacher"
+        self.scale: Scale = scale or ("balanced" if competing else "none")
+        self.balance = competing if balance is None else balance
+        self.loss, self.temperature, self.weights = loss, temperature, weights
         require_one_of("loss", loss, get_args(LossName))
-        require_one_of("scale", scale, get_args(Scale))
+        require_one_of("scale", self.scale, get_args(Scale))
+        if not competing and (self.balance or self.scale == "balanced"):
+            raise DmcError("balance is for softmax outputs, centred for each teacher; others do not compete")
+        if self.balance:
+            self._output_layer()
         if loss == "kd" and self.student.output == "sigmoid":
             raise DmcError("loss 'kd' compares softmax distributions; for sigmoid outputs use 'l2' or 'l1'")
         if not 0 < temperature < math.inf:
@@ -119,22 +141,77 @@ class Consolidation(Plan[Specialist]):
             "temperature": self.temperature if self.loss == "kd" else None,
             "centring": self.teachers.centring,
             "scale": self.scale,
+            "balance": self.balance,
             "weights": self.weights,
         }
 
     def prepare(self, feed: Feed) -> None:
-        if self.scale == "pool-std":
-            self.teachers.measure_scales(sample(feed))
+        if self.scale != "none":
+            self.teachers.measure_scales(self.scale, sample(feed))
+
+    def settle(self, unseen: Feed) -> None:
+        """Balance the student's blocks of outputs, and give its probabilities their meaning."""
+        if not self.balance:
+            return
+        union = self.teachers.union
+        answers = answered(self.student, self.teachers, unseen)
+        factors = balancing_factors(peaks(answers.student_NT, union.blocks), fair_shares(union.blocks))
+        factors_T = answers.student_NT.new_ones(len(union.names))
+        for block, factor in zip(union.blocks, factors, strict=True):
+            factors_T[list(block)] = factor
+        factors_T *= sharpness(answers.student_NT * factors_T, answers.teachers, union)
+        scale_rows(self._output_layer(), factors_T)
+
+    def _output_layer(self) -> nn.Module:
+        layer = output_layer(self.student.module, self.student.classes.width, self.student.blank())
+        if layer is None:
+            raise DmcError(f"{self.student.arch} has no last layer whose outputs could be balanced: use balance=False")
+        return layer
 
     def task(self) -> Task:
         return Distillation(self.student, self.teachers, self.loss, self.temperature)
 
-    def kept(self, feed: Feed) -> list[str]:
-        shares = agreement(self.student, self.teachers, feed)
-        return [f"the student agrees on {share:.1%} of auxiliary images" for share in shares]
+    def compare(self, unseen: Feed) -> Findings:
+        found = Agreement.of(answered(self.student, self.teachers, unseen), self.teachers.union)
+        of_each = [
+            f"they win {mine:.0%} of the images ({theirs:.0%} with the teachers side by side, {fair:.0%} by number); "
+            f"among them the student answers as it does on {within:.1%}"
+            for mine, theirs, fair, within in zip(
+                found.student_wins, found.teachers_win, found.fair, found.within, strict=True
+            )
+        ]
+        overall = f"the student's answer is that of the teachers side by side on {found.same:.1%}"
+        return Findings(of_each, overall, self._warnings(found))
 
-    def spreads(self, batch: Batch) -> list[float]:
-        return self.teachers.spreads([batch.images_N3HW])
+    def _warnings(self, found: Agreement) -> list[str]:
+        names = [teacher.name for teacher in self.teachers.specialists]
+        said = [
+            f"the classes of {names[i]} win only {found.student_wins[i]:.0%} of the images "
+            f"({found.teachers_win[i]:.0%} with the teachers side by side): they will rarely be answered; "
+            + ("train longer, or on more images" if self.balance else "try balance=True")
+            for i in found.drowned()
+        ]
+        if found.same < HALF:
+            said.append(
+                f"the student answers as its teachers do on {found.same:.0%} of unseen images only: "
+                "train longer, or on more images, or on images more like those of the teachers"
+            )
+        return said
+
+    def teachers_alone(self, batches: Iterable[Batch]) -> dict[str, Any]:
+        normalised = [self.teachers.normalised(batch.images_N3HW) for batch in batches]
+        parts = [torch.cat(part) for part in zip(*normalised, strict=True)]
+        target_NT = build_targets(parts, self.teachers.union, "none")
+        won = wins(target_NT.argmax(dim=1), self.teachers.union)
+        fair = [len(columns) / len(target_NT[0]) for columns in self.teachers.union.columns]
+        return {
+            "images": len(target_NT),
+            "logit_spreads": [round(float(part.std()), 2) for part in parts],
+            "wins": [round(share, 3) for share in won],
+            "fair": [round(share, 3) for share in fair],
+            "outnumbered": [self.teachers.specialists[i].name for i in outnumbered(won, fair)],
+            "scale": self.scale,
+        }
 
 
 def consolidate(
@@ -204,15 +281,11 @@ def sample(feed: Feed) -> Iterable[Tensor]:
             bar.update(len(batch))
 
 
-def agreement(student: Specialist, teachers: Teachers, feed: Feed) -> list[float]:
-    """For each teacher: how often the student, asked about its classes only, answers the same."""
-    same = [0] * len(teachers.specialists)
-    seen = 0
+def answered(student: Specialist, teachers: Teachers, feed: Feed) -> Answers:
+    """Ask the student and every teacher about some images."""
+    rows = []
     with torch.no_grad():
         for images_N3HW in sample(feed):
-            seen += len(images_N3HW)
-            answer_NT = student.logits(images_N3HW)
-            for i, logits_NK in enumerate(teachers.each(images_N3HW)):
-                columns = list(teachers.union.columns[i])
-                same[i] += int((answer_NT[:, columns].argmax(1) == logits_NK.argmax(1)).sum())
-    return [count / seen for count in same]
+            rows.append((student.logits(images_N3HW), *teachers.each(images_N3HW)))
+    student_NT, *others = (torch.cat(parts) for parts in zip(*rows, strict=True))
+    return Answers(student_NT, build_targets(others, teachers.union, teachers.centring, teachers.scales), others)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dmc.bench.digits import digits, letters
-from dmc.consolidation import consolidate
+from dmc.consolidation import PAPER_FORM, consolidate
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
@@ -56,7 +56,7 @@ def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
     old, new, joint = specialist(old_data, "old"), specialist(new_data, "new"), specialist(data, "oracle")
     tuned = fit_labeled(old.widened(NEW, seed), new_data, schedule=LABELED, seed=seed)
     place = folder / "dmc" if folder else None
-    merged = consolidate([old, new], aux, place, schedule=UNLABELED, seed=seed, resume=True)
+    merged = consolidate([old, new], aux, place, schedule=UNLABELED, seed=seed, resume=True, **PAPER_FORM)
 
     labeled = LABELED.epochs * len(data)  # what the two specialists saw together, and what joint training saw
     rows = [

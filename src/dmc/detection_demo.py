@@ -59,6 +59,7 @@ def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
         weights=None,
         schedule=UNLABELED_SCHEDULE,
         seed=seed,
+        held_out=0,
         resume=True,
     )
     models: dict[str, Detector | DetectorTeachers] = {

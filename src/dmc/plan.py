@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +17,26 @@ from torch import Tensor
 from dmc.classes import counted
 from dmc.data.batch import Batch
 from dmc.data.decode import Framing, Skipped, decoded
-from dmc.data.feed import ENOUGH, Feed, fits, open_feed
+from dmc.data.feed import ENOUGH, Feed, fits, open_feed, open_held
 from dmc.data.opening import open_images
-from dmc.data.sources import Record, Source
+from dmc.data.sources import Record, Source, split_off
 from dmc.device import pick_device
 from dmc.distill.teachers import TeacherGroup
+from dmc.errors import DmcError
+from dmc.seeds import seed_for
 from dmc.specialist import AnyModel
-from dmc.training.loop import Task, fit
+from dmc.training.loop import Task, fit, images_per_second
 from dmc.training.run import Run, require_free, versions
 from dmc.training.schedule import Schedule
 
 Images = str | Path | Source | npt.NDArray[np.uint8]
+
+
+LOOKED_AT = 512  # auxiliary images that the teachers are asked about before training
+ASKING_SECONDS = 20  # and how long that may take
+# Auxiliary images that are never trained on, to see what the student has learned: a tenth, and no more than that many.
+# A tenth of a small pool would tell nothing; there the images that were trained on have to do.
+HELD_OUT, LEAST_HELD_OUT = 1024, 20
 
 
 @dataclass(frozen=True)
@@ -35,7 +44,15 @@ class Estimate:
     tried: int
     undecodable: int
     images_per_second: float
-    spreads: list[float]  # of each teacher's normalised logits
+    teachers: dict[str, Any]  # what they say about some of the images, before anything is trained
+
+
+class Findings(NamedTuple):
+    """What a student has taken over from its teachers, in words."""
+
+    of_each: list[str]  # for each teacher
+    overall: str
+    warnings: list[str]  # what the user should know before using it
 
 
 class Plan(ABC, Generic[AnyModel]):
@@ -45,8 +62,10 @@ class Plan(ABC, Generic[AnyModel]):
     student: AnyModel
     made_by = "dmc consolidate"  # for the model's card
 
-    def __init__(self, aux: Images, schedule: Schedule, seed: int, memory: int) -> None:
+    def __init__(self, aux: Images, schedule: Schedule, seed: int, memory: int, held_out: int) -> None:
         self.aux, self.schedule, self.seed, self.memory = open_images(aux), schedule, seed, memory
+        tenth = len(self.aux) // 10
+        self.held_out = min(held_out, tenth) if tenth >= LEAST_HELD_OUT else 0
 
     @property
     @abstractmethod
@@ -63,15 +82,18 @@ class Plan(ABC, Generic[AnyModel]):
         """The double distillation."""
 
     @abstractmethod
-    def kept(self, feed: Feed) -> list[str]:
-        """For each teacher, what the student has taken over, in words."""
+    def compare(self, unseen: Feed) -> Findings:
+        """What the student has taken over, seen on some auxiliary images."""
 
     @abstractmethod
-    def spreads(self, batch: Batch) -> list[float]:
-        """The standard deviation of each teacher's target logits: a teacher with larger ones weighs more."""
+    def teachers_alone(self, batches: Iterable[Batch]) -> dict[str, Any]:
+        """What the teachers say side by side: whether one of them would drown the others."""
 
     def prepare(self, feed: Feed) -> None:
         """What has to be measured on the auxiliary images before training."""
+
+    def settle(self, unseen: Feed) -> None:
+        """What has to be done to the student after training."""
 
     @property
     def held(self) -> bool:
@@ -85,7 +107,7 @@ class Plan(ABC, Generic[AnyModel]):
             "teachers": [
                 {"from": s.name, **s.settings, "fingerprint": s.fingerprint} for s in self.teachers.specialists
             ],
-            "aux": {"name": self.aux.name, "images": len(self.aux), "held": self.held},
+            "aux": {"name": self.aux.name, "images": len(self.aux), "held": self.held, "held_out": self.held_out},
             "student": self.student.settings,
             **self.settings,
             "schedule": self.schedule.model_dump(),
@@ -97,51 +119,72 @@ class Plan(ABC, Generic[AnyModel]):
         with Run(out, self.config, resume, checkpoint_every) as run:
             if run.finished:
                 return run.result(self.student)
-            feed = open_feed(self.aux, self.framing, self.memory)
+            feed, unseen = self.open_feeds()
             self.teachers.to(pick_device()).fold()
             self.prepare(feed)
             at = fit(self.task(), feed, self.schedule, run, self.seed, "consolidating")
-            kept = zip(self.teachers.specialists, self.kept(feed), strict=True)
+            self.settle(unseen)
+            findings = self.compare(unseen)
+            told = zip(self.teachers.specialists, findings.of_each, strict=True)
+            trained_on = "" if self.held_out else ", which it was trained on"
             self.student.provenance = {
                 "made by": self.made_by,
-                "teachers": [f"{s.name}: {counted(s.names)}; {words}" for s, words in kept],
-                "auxiliary images": f"{self.aux.name} ({feed.count}, {len(feed.skipped)} skipped)",
+                "teachers": [f"{s.name}: {counted(s.names)}; {words}" for s, words in told],
+                f"on {unseen.count} auxiliary images{trained_on}": findings.overall,
+                **({"warning": findings.warnings} if findings.warnings else {}),
+                "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {len(feed.skipped)} skipped)",
                 "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.seed}",
             }
             return run.finish(self.student)
 
-    def first_batch(self) -> tuple[Batch, int, int]:
+    def open_feeds(self) -> tuple[Feed, Feed]:
+        """The images to train on, and those to look at afterwards; the same, where none are held out."""
+        if not self.held_out:
+            feed = open_feed(self.aux, self.framing, self.memory)
+            return feed, feed
+        sample, rest = split_off(self.aux, self.held_out, seed_for(self.seed, "held out"))
+        unseen = open_held(sample, self.framing, most_skipped=1)  # too few to judge by; the others are judged
+        if not unseen.count:
+            raise DmcError(f"none of {len(sample)} images of {self.aux.name} that were looked at can be decoded")
+        return open_feed(rest, self.framing, self.memory), unseen
+
+    def some_batches(self) -> tuple[list[Batch], int, int]:
         """Some auxiliary images; how many were tried, and how many of them cannot be decoded, if not too many."""
         skipped = Skipped(self.aux.name)
         framed: list[tuple[Record, Tensor]] = []
         tried = min(ENOUGH, len(self.aux))
-        for record, image in islice(decoded(self.aux.records(), self.framing), tried):
+        seed = self.seed if self.held else None  # a stream that is mixed first has to be read far
+        for record, image in islice(decoded(self.aux.records(seed), self.framing), tried):
             if image is None:
                 skipped.add(record.name)
-            elif len(framed) < self.schedule.batch_size:
+            elif len(framed) < max(LOOKED_AT, self.schedule.batch_size):
                 framed.append((record, image))
         skipped.check(len(skipped), tried)
-        return self.framing.batch(framed), tried, len(skipped)
+        size = self.schedule.batch_size
+        batches = [self.framing.batch(framed[start : start + size]) for start in range(0, len(framed), size)]
+        return batches, tried, len(skipped)
 
     def estimate(self) -> Estimate:
-        """Time two steps on real images. The student is never kept, and its weights are not stepped."""
+        """Time two steps on real images, and ask the teachers. The student's weights are not stepped."""
         started = time.monotonic()
-        batch, tried, broken = self.first_batch()
+        batches, tried, broken = self.some_batches()
         decoding = tried / (time.monotonic() - started)
         device = pick_device()
         self.teachers.to(device).fold()
         self.student.to(device)
-        task = self.task()
-        task.module.train()
-        batch = batch.to(device)
-        training = 0.0
-        for _ in range(2):  # the first one warms up
-            started = time.monotonic()
-            loss = task.losses(batch)["loss"]
-            loss.backward()  # type: ignore[no-untyped-call]
-            loss.item()  # waits for the device
-            training = len(batch) / (time.monotonic() - started)
-        return Estimate(tried, broken, training if self.held else min(training, decoding), self.spreads(batch))
+        batches = [batch.to(device) for batch in batches]
+        training = images_per_second(self.task(), batches[0])
+        rate = training if self.held else min(training, decoding)
+        return Estimate(tried, broken, rate, self.teachers_alone(within(ASKING_SECONDS, batches)))
+
+
+def within(seconds: float, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """As many batches as there is time for, and one at least."""
+    started = time.monotonic()
+    for batch in batches:
+        yield batch
+        if time.monotonic() - started > seconds:
+            return
 
 
 def taught(
@@ -159,7 +202,7 @@ def taught(
     if out is not None:
         require_free(Path(out), resume)
     plan = plan_for([old, stand_in])
-    plan.teachers.each(plan.first_batch()[0].images_N3HW)
+    plan.teachers.each(plan.some_batches()[0][0].images_N3HW)
     new = train_new(
         Path(out) / "specialist" if out is not None else None,
         seed=plan.seed,

@@ -26,8 +26,9 @@ from dmc.data.batch import Batch
 from dmc.data.feed import open_feed
 from dmc.data.opening import open_images
 from dmc.data.sources import Objects
+from dmc.detect.agreement import Recovered, as_objects, false_alarms
 from dmc.detect.annotations import open_scenes
-from dmc.detect.consolidation import DetectionDistillation, DetectorConsolidation, found_again
+from dmc.detect.consolidation import DetectionDistillation, DetectorConsolidation
 from dmc.detect.detector import IMAGENET, Detector, suppressed
 from dmc.detect.evaluation import coco_precision, evaluate
 from dmc.detect.precision import Found
@@ -241,6 +242,21 @@ def test_a_broken_image_does_not_shift_the_others_truth(squares: Path, tmp_path:
     assert result.mean > 0.9
 
 
+def test_false_alarms_are_counted_by_hand() -> None:
+    """Teacher one is sure of an `a`, teacher two of a `b` there as well; its second find has too low a score."""
+    one = Found(np.array([[0, 0, 10, 10]], "f4"), np.array([0.9], "f4"), np.array([0]))
+    two = Found(np.array([[0, 0, 10, 10], [50, 50, 60, 60]], "f4"), np.array([0.5, 0.2], "f4"), np.array([0, 0]))
+    truth = as_objects([one, two], [(0,), (1,)], (64, 100))
+    assert truth.labels_M.tolist() == [0, 1]
+    assert (truth.width, truth.height) == (100, 64)
+    student = Found(
+        np.array([[1, 0, 10, 10], [0, 0, 10, 10], [50, 50, 60, 60], [50, 50, 60, 60]], "f4"),
+        np.array([0.8, 0.7, 0.6, 0.1], "f4"),
+        np.array([0, 1, 1, 0]),  # right, right, where nobody is sure, and one that it is not sure of itself
+    )
+    assert false_alarms(student, truth) == 1
+
+
 def test_what_the_student_finds_again(unlabeled: Path) -> None:
     """A twin of the first teacher, wider by a class that it never names, does not find what the second one does."""
     first, second = untrained("ab"), untrained("c", seed=1)
@@ -252,9 +268,12 @@ def test_what_the_student_finds_again(unlabeled: Path) -> None:
         twin.module.get_parameter("head.classification_head.cls_logits.bias").view(-1, 3)[:, 2] = -20
     teachers = DetectorTeachers([first, second], "none")
     feed = open_feed(open_images(unlabeled), Scenes(64))
-    (again, all_ours), (none, all_theirs) = found_again(twin, teachers, feed)
-    assert again > 0.8 * all_ours > 0  # not all: equal scores are sorted by rounding
-    assert none == 0 < all_theirs
+    found = Recovered.of(twin, teachers, feed)
+    assert found.images == feed.count
+    assert min(found.objects) > 0
+    assert found.precision[0] > 0.8  # not 1: equal scores are sorted by rounding
+    assert found.precision[1] == 0
+    assert found.false_alarms < 0.2 * found.objects[0]
 
 
 def test_mixed_backbones_merge_and_other_anchors_do_not(unlabeled: Path) -> None:

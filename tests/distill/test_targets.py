@@ -89,7 +89,7 @@ def test_renaming_makes_classes_shared() -> None:
 def test_pool_std_gives_every_teacher_the_same_spread() -> None:
     teachers = Teachers([tiny("abc", 1), tiny("def", 2)])
     images = torch.randint(0, 256, (64, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    teachers.measure_scales([images[:32], images[32:]])
+    teachers.measure_scales("pool-std", [images[:32], images[32:]])
     target_NT = teachers.logits(images)
     torch.testing.assert_close(target_NT[:, :3].std(), torch.tensor(1.0))
     torch.testing.assert_close(target_NT[:, 3:].std(), torch.tensor(1.0))

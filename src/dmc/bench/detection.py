@@ -234,6 +234,7 @@ class DetectionBench:
             centring=row.centring,
             schedule=longer(self.profile.consolidation, row.more_epochs),
             seed=self.seed,
+            held_out=0,
             resume=True,
         )
 

@@ -197,9 +197,9 @@ class Bench:
 
     def lesson(self, stream: ClassStream, method: Method, order: int, i: int) -> Lesson:
         """All that a method gets to see. Lists of their own: no way leads from them to other images."""
-        names = stream.so_far(i) if method.sees_everything else stream.groups[i]
+        data = stream.train.keep(stream.so_far(i) if method.sees_everything else stream.groups[i])
         return Lesson(
-            data=ListedImages(stream.train.keep(names)),
+            data=ListedImages(data, data.records()),
             aux=stream.aux if method.uses_aux else None,
             profile=self.profile,
             strength=self.strength(method, order),
@@ -214,7 +214,7 @@ class Bench:
         if not (folder / "learned" / "learned.json").exists():
             folder.mkdir(parents=True, exist_ok=True)
             with FileLock(folder / ".first-lock"):
-                data = ListedImages(stream.train.keep(stream.groups[0]))
+                data = stream.train.keep(stream.groups[0])
                 profile, seed = self.profile, seed_for(order, "first") % 2**31
                 start = Specialist.untrained(
                     profile.arch, data.classes, profile.preprocessing, seed=seed, weights=profile.weights

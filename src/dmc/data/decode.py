@@ -132,6 +132,7 @@ class Skipped:
     """Counts what could not be decoded, and stops a run whose images are mostly broken."""
 
     source: str
+    most: float = MOST_SKIPPED
     names: dict[str, None] = field(default_factory=dict)  # a set that remembers which came first
 
     def __len__(self) -> int:
@@ -141,10 +142,10 @@ class Skipped:
         self.names[name] = None
 
     def check(self, broken: int, seen: int) -> None:
-        if broken > MOST_SKIPPED * seen:
+        if broken > self.most * seen:
             raise DmcError(
                 f"{broken} of {seen} images in {self.source} cannot be decoded (first: {next(iter(self.names))}); "
-                f"at most {MOST_SKIPPED:.0%} are skipped"
+                f"at most {self.most:.0%} are skipped"
             )
 
 

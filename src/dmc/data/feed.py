@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dmc.data.batch import Batch
-from dmc.data.decode import Framing, Geometry, Skipped, decoded
+from dmc.data.decode import MOST_SKIPPED, Framing, Geometry, Skipped, decoded
 from dmc.data.sources import Record, Source
 from dmc.errors import DmcError
 from dmc.progress import progress
@@ -157,9 +157,11 @@ def fits(source: Source, framing: Framing, memory: int) -> bool:
 
 def open_feed(source: Source, framing: Framing, memory: int = MEMORY) -> Feed:
     """Hold the images if they fit into `memory` bytes of pixels, stream them otherwise."""
-    if not fits(source, framing, memory):
-        return Stream(source, framing)
-    skipped = Skipped(source.name)
+    return open_held(source, framing) if fits(source, framing, memory) else Stream(source, framing)
+
+
+def open_held(source: Source, framing: Framing, most_skipped: float = MOST_SKIPPED) -> Feed:
+    skipped = Skipped(source.name, most_skipped)
     return held_square(source, framing, skipped) if isinstance(framing, Geometry) else held(source, framing, skipped)
 
 

@@ -11,6 +11,7 @@ import tarfile
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
 
@@ -106,12 +107,11 @@ class Unlabeled(Source):
 
 
 class ListedImages(Source):
-    """Records of another source, or those at some places, on their own: whoever holds it can reach nothing else."""
+    """Some records of another source on their own: whoever holds it can reach nothing else."""
 
-    def __init__(self, source: Source, places: Container[int] | None = None) -> None:
+    def __init__(self, source: Source, records: Iterable[Record]) -> None:
         self.name, self.classes = source.name, source.classes
-        records = enumerate(source.records())
-        self.listed = [_detached(record) for i, record in records if places is None or i in places]
+        self.listed = [_detached(record) for record in records]
 
     def __len__(self) -> int:
         return len(self.listed)
@@ -120,9 +120,14 @@ class ListedImages(Source):
         yield from permuted(self.listed, seed)
 
 
+def at_places(source: Source, places: Container[int]) -> ListedImages:
+    """The records at some places of the stored order."""
+    return ListedImages(source, (record for i, record in enumerate(source.records()) if i in places))
+
+
 def sampled(source: Source, count: int) -> ListedImages:
     """A fair sample, always the same; a smaller one is a part of a larger one."""
-    return ListedImages(source, frozenset(permuted(range(len(source)), seed=0)[:count]))
+    return at_places(source, frozenset(permuted(range(len(source)), seed=0)[:count]))
 
 
 def held_out(source: Source, every: int) -> tuple[ListedImages, ListedImages]:
@@ -138,7 +143,26 @@ def held_out(source: Source, every: int) -> tuple[ListedImages, ListedImages]:
             raise DmcError(
                 f"{source.name} has {seen[label]} images of class {name!r}; one in {every} is held out to test on"
             )
-    return ListedImages(source, frozenset(range(len(source))) - places), ListedImages(source, places)
+    return at_places(source, frozenset(range(len(source))) - places), at_places(source, places)
+
+
+class Without(Source):
+    """All images of another source but those with these names."""
+
+    def __init__(self, source: Source, names: frozenset[str]) -> None:
+        self.name, self.source, self.names, self.classes = source.name, source, names, source.classes
+
+    def __len__(self) -> int:
+        return len(self.source) - len(self.names)
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        return (record for record in self.source.records(seed) if record.name not in self.names)
+
+
+def split_off(source: Source, count: int, seed: int) -> tuple[ListedImages, Without]:
+    """A mixed sample on its own, and the rest. No more of a stream is read than mixing it takes."""
+    taken = ListedImages(source, records=islice(source.records(seed), count))
+    return taken, Without(source, frozenset(record.name for record in taken.records()))
 
 
 class JoinedImages(Source):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -97,23 +98,24 @@ class HubImages(Source):
     def records(self, seed: int | None = None) -> Iterator[Record]:
         rows = self.stream if seed is None else self.stream.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER)
         try:
-            yield from self.columns.records(self._named(rows, in_order=seed is None))
+            yield from self.columns.records(self._named(rows))
         except OSError as error:  # what network failures become
             raise DmcError(f"{self.name} broke off: {first_line(error)}") from None
 
     def labels(self) -> Iterator[int]:
         try:
-            for name, row in self._named(self.stream.select_columns([self.columns.label]), in_order=True):
+            for name, row in self._named(self.stream.select_columns([self.columns.label])):
                 yield self.columns.label_of(row, name)
         except OSError as error:
             raise DmcError(f"{self.name} broke off: {first_line(error)}") from None
 
-    def _named(self, rows: Iterable[dict[str, Any]], in_order: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """By its place; where every pass has another order, by the file that the image was, if that is known."""
+    def _named(self, rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """By the file that the image was, or by its content: every pass has another order, so a place says nothing."""
         for i, row in enumerate(rows):
             cell = row.get(self.columns.image)
-            file = cell.get("path") if isinstance(cell, dict) and not in_order else None
-            yield f"{self.name}[{file or i}]", row
+            content = cell.get("path") or cell.get("bytes") if isinstance(cell, dict) else cell
+            known = blake2b(content, digest_size=6).hexdigest() if isinstance(content, bytes) else content
+            yield f"{self.name}[{known or i}]", row
 
 
 class Columns:

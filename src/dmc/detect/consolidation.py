@@ -7,11 +7,10 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, get_args
 
-import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -19,23 +18,22 @@ from dmc.data.batch import Batch
 from dmc.data.feed import MEMORY, Feed
 from dmc.data.opening import open_images
 from dmc.data.sources import Source
+from dmc.detect.agreement import SAMPLE, SURE, Recovered
 from dmc.detect.annotations import open_scenes
 from dmc.detect.detector import Detector, detector_preprocessing
-from dmc.detect.precision import OVERLAP, overlaps
 from dmc.detect.scenes import SceneBatch, Scenes
 from dmc.detect.teachers import DetectorTeachers, gathered, require_same_anchors
 from dmc.detect.training import train
+from dmc.distill.agreement import HALF
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring
 from dmc.errors import DmcError, require_one_of
-from dmc.plan import Images, Plan, taught
-from dmc.seeds import seed_for
+from dmc.plan import Findings, Images, Plan, taught
 from dmc.training.loop import Task
 from dmc.training.run import CHECKPOINT_EVERY
 from dmc.training.schedule import DETECTION, Schedule
 
 ANCHORS = 64  # selected in each image
-SAMPLE_BATCHES = 8  # of auxiliary images behind the report of what the student kept
 
 
 class DetectionDistillation(Task):
@@ -71,9 +69,12 @@ class DetectorSettings(TypedDict, total=False):
     schedule: Schedule
     seed: int
     memory: int
+    held_out: int
 
 
 class DetectorConsolidation(Plan[Detector]):
+    """Merge detectors."""
+
     teachers: DetectorTeachers
 
     def __init__(
@@ -91,11 +92,12 @@ class DetectorConsolidation(Plan[Detector]):
         schedule: Schedule = DETECTION,
         seed: int = 0,
         memory: int = MEMORY,
+        held_out: int = SAMPLE,
     ) -> None:
         if len(teachers) < 2:
             raise DmcError("consolidation needs at least two teachers")
         self.teachers = DetectorTeachers(teachers, centring)
-        super().__init__(aux, schedule, seed, memory)
+        super().__init__(aux, schedule, seed, memory, held_out)
         require_one_of("loss", loss, get_args(LossName))
         if loss == "kd":
             raise DmcError("loss 'kd' compares softmax distributions; detectors have log-odds: use 'l2' or 'l1'")
@@ -136,38 +138,48 @@ class DetectorConsolidation(Plan[Detector]):
     def task(self) -> Task:
         return DetectionDistillation(self.student, self.teachers, self.loss, self.anchors, self.box_weight)
 
-    def kept(self, feed: Feed) -> list[str]:
-        """How much of what a teacher finds the student finds, too."""
-        words = []
-        for found, total in found_again(self.student, self.teachers, feed):
-            words.append(
-                f"the student finds {found} of its {total} objects in a sample of the images"
-                if total
-                else "finds nothing in a sample of the images"
-            )
-        return words
+    def compare(self, unseen: Feed) -> Findings:
+        found = Recovered.of(self.student, self.teachers, unseen)
+        of_each = [
+            f"it finds {objects / found.images:.1f} objects in an image; "
+            + (f"against these the student has {precision:.1%} average precision" if objects else "nothing to compare")
+            for precision, objects in zip(found.precision, found.objects, strict=True)
+        ]
+        overall = (
+            f"{found.false_alarms / found.images:.2f} false alarms in an image, "
+            f"where the teachers find {sum(found.objects) / found.images:.2f} objects"
+        )
+        return Findings(of_each, overall, self._warnings(found))
 
-    def spreads(self, batch: Batch) -> list[float]:
-        target = self.teachers.select(batch.images_N3HW, self.anchors)
-        return [float(target.logits_NST[..., list(columns)].std()) for columns in self.teachers.union.columns]
+    def _warnings(self, found: Recovered) -> list[str]:
+        advice = "train longer, or on more images, or on images in which the teachers find more"
+        pairs = zip(self.teachers.specialists, found.precision, strict=True)
+        weak = [
+            f"against what {teacher.name} finds, the student has {precision:.0%} average precision only: {advice}"
+            for teacher, precision in pairs
+            if precision < HALF
+        ]
+        if found.false_alarms > sum(found.objects):
+            weak.append(f"the student has more false alarms than the teachers find objects: {advice}")
+        return weak + [
+            f"{teacher.name} is sure of nothing in {found.images} auxiliary images: they teach little about its classes"
+            for teacher, objects in zip(self.teachers.specialists, found.objects, strict=True)
+            if not objects
+        ]
 
-
-def found_again(student: Detector, teachers: DetectorTeachers, feed: Feed, sure: float = 0.3) -> list[tuple[int, int]]:
-    """For each teacher: of the objects that it is sure of, how many the student sees there as that class, and all."""
-    again, seen = [0] * len(teachers.specialists), [0] * len(teachers.specialists)
-    for batch in islice(feed.batches(seed_for(0, "sample"), 12), min(SAMPLE_BATCHES, feed.steps(12))):
-        assert isinstance(batch, SceneBatch)
-        images_N3HW = batch.images_N3HW.to(student.device)
-        ours = student.detections(images_N3HW, batch.sizes)
-        for i, teacher in enumerate(teachers.answering):
-            label_of = np.array(teachers.union.columns[i])
-            for mine, theirs in zip(ours, teacher.detections(images_N3HW, batch.sizes), strict=True):
-                sure_M = theirs.scores_M > sure
-                there = overlaps(theirs.boxes_M4[sure_M], mine.boxes_M4) >= OVERLAP
-                same = label_of[theirs.labels_M[sure_M]][:, None] == mine.labels_M
-                again[i] += int((there & same).any(axis=1).sum())
-                seen[i] += int(sure_M.sum())
-    return list(zip(again, seen, strict=True))
+    def teachers_alone(self, batches: Iterable[Batch]) -> dict[str, Any]:
+        images, objects = 0, [0] * len(self.teachers.specialists)
+        logits = []
+        for batch in batches:
+            assert isinstance(batch, SceneBatch)
+            images += len(batch)
+            logits.append(self.teachers.select(batch.images_N3HW, self.anchors).logits_NST.flatten(0, 1))
+            for i, teacher in enumerate(self.teachers.answering):
+                finds = teacher.detections(batch.images_N3HW, batch.sizes)
+                objects[i] += sum(int((found.scores_M > SURE).sum()) for found in finds)
+        target_MT, columns = torch.cat(logits), self.teachers.union.columns
+        spreads = [round(float(target_MT[:, list(own)].std()), 2) for own in columns]
+        return {"images": images, "logit_spreads": spreads, "objects": objects}
 
 
 def consolidate(

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from dmc.classes import Classes, ClassUnion
 from dmc.data.decode import Geometry
+from dmc.distill.balance import balancing_factors, fair_shares
 from dmc.distill.folding import folded
 from dmc.distill.targets import Centring, build_targets, centred
 from dmc.errors import DmcError, require_one_of
 from dmc.specialist import AnyModel, Specialist
 
-Scale = Literal["none", "pool-std"]
+Scale = Literal["none", "pool-std", "balanced"]
 
 
 class TeacherGroup(ABC, Generic[AnyModel]):
@@ -96,20 +97,26 @@ class Teachers(TeacherGroup[Specialist]):
         """The regression target over the union (Eq. 4)."""
         return build_targets(self.each(images_N3HW), self.union, self.centring, self.scales)
 
-    def spreads(self, batches: Iterable[Tensor]) -> list[float]:
-        """The standard deviation of each teacher's normalised logits: a teacher with larger ones weighs more."""
-        seen: list[list[Tensor]] = [[] for _ in self.specialists]
-        for images_N3HW in batches:
-            for answers, logits_NK in zip(seen, self.each(images_N3HW), strict=True):
-                answers.append(centred(logits_NK) if self.centring == "per-teacher" else logits_NK)
-        return [float(torch.cat(answers).std()) for answers in seen]
+    def normalised(self, images_N3HW: Tensor) -> list[Tensor]:
+        """What every one of them adds to the target, unscaled (Eq. 4)."""
+        answers = self.each(images_N3HW)
+        return [centred(logits_NK) for logits_NK in answers] if self.centring == "per-teacher" else answers
 
-    def measure_scales(self, batches: Iterable[Tensor]) -> None:
-        """`scale: pool-std`: each teacher's standard deviation over the auxiliary images becomes 1.
+    def measure_scales(self, scale: Scale, batches: Iterable[Tensor]) -> None:
+        """Choose the number that each teacher's normalised logits are divided by, on auxiliary images.
 
-        Not in the paper. Eq. 4 centres but does not scale, so a teacher with larger logits wins.
+        Not in the paper: Eq. 4 centres but does not scale, so a teacher with larger logits wins. `pool-std` makes each
+        standard deviation 1; `balanced` makes each teacher win as many images as its number of classes gives it, with
+        standard deviations around 1, whatever the teachers': a learning rate then fits strangers' models, too.
         """
-        self.scales = self.spreads(batches)
-        for teacher, spread in zip(self.specialists, self.scales, strict=True):
+        seen = zip(*(self.normalised(images_N3HW) for images_N3HW in batches), strict=True)
+        answers = [torch.cat(parts) for parts in seen]
+        spreads = [float(answers_NK.std()) for answers_NK in answers]
+        for teacher, spread in zip(self.specialists, spreads, strict=True):
             if spread == 0:
                 raise DmcError(f"teacher {teacher.name} answers all auxiliary images alike: it has no scale")
+        self.scales = spreads
+        if scale == "balanced":
+            peaks_NB = torch.stack([answers_NK.amax(dim=1) for answers_NK in answers], dim=1)
+            factors = balancing_factors(peaks_NB / peaks_NB.new_tensor(spreads), fair_shares(self.union.columns))
+            self.scales = [spread / factor for spread, factor in zip(spreads, factors, strict=True)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dmc.consolidation import consolidate
 from dmc.methods.base import Learned, Lesson, Method, specialist_for
+from dmc.plan import HELD_OUT
 
 
 class DMC(Method):
@@ -26,6 +27,8 @@ class DMC(Method):
             loss=lesson.profile.loss,
             temperature=lesson.profile.temperature,
             scale=lesson.profile.scale,
+            balance=lesson.profile.balance,
+            held_out=HELD_OUT if lesson.profile.balance else 0,
             weights=lesson.profile.weights,
             schedule=lesson.profile.consolidation,
             seed=lesson.seed,

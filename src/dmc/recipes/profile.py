@@ -33,6 +33,7 @@ class Profile(BaseModel):
     loss: LossName = "l2"
     temperature: float = Field(default=2.0, gt=0)
     scale: Scale = "none"
+    balance: bool = False  # of the student's blocks of outputs, on auxiliary images that are then not trained on
     selection: Literal["random", "herding"] = "random"  # of DMC+'s exemplars
     specialist: Schedule = SPECIALIST
     consolidation: Schedule = CONSOLIDATION

@@ -13,12 +13,13 @@ def findings(plan: Plan[Any]) -> dict[str, Any]:
     """Measures two steps on real images; writes nothing."""
     estimate = plan.estimate()
     passes = plan.schedule.epochs
+    images = passes * (len(plan.aux) - plan.held_out)
     return {
         "task": plan.student.task,
         "teachers": [
             {"name": s.name, "parameters": s.parameter_count, **s.settings} for s in plan.teachers.specialists
         ],
-        "logit_spreads": [round(spread, 2) for spread in estimate.spreads],
+        "side_by_side": estimate.teachers,
         "student": {"parameters": plan.student.parameter_count, **plan.student.settings},
         "shared": list(plan.teachers.union.shared),
         "aux": {
@@ -28,11 +29,13 @@ def findings(plan: Plan[Any]) -> dict[str, Any]:
             "held_in_memory": plan.held,
             "tried": estimate.tried,
             "undecodable": estimate.undecodable,
+            "held_out": plan.held_out,
         },
         "estimate": {
-            "images": passes * len(plan.aux),
+            "epochs": passes,
+            "images": images,
             "images_per_second": round(estimate.images_per_second, 1),
-            "seconds": round(passes * len(plan.aux) / estimate.images_per_second),
+            "seconds": round(images / estimate.images_per_second),
         },
     }
 
@@ -45,9 +48,7 @@ def as_text(found: dict[str, Any]) -> str:
 
     lines = [_network(f"teacher {i}", model, shape) for i, model in enumerate(found["teachers"], start=1)]
     lines.append(_network("student", found["student"], shape))
-    spreads = ", ".join(f"{spread:g}" for spread in found["logit_spreads"])
-    advice = " (the widest weighs most; --scale pool-std evens them out)" if classifying else ""
-    lines.append(f"spread of the teachers' logits: {spreads}{advice}")
+    lines += _classes_won(found["side_by_side"]) if classifying else _objects_found(found["side_by_side"])
     lines.append(f"shared classes: {'; '.join(found['shared']) or 'none'}")
     aux, estimate = found["aux"], found["estimate"]
     where = "held in memory" if aux["held_in_memory"] else "streamed"
@@ -59,6 +60,32 @@ def as_text(found: dict[str, Any]) -> str:
         f"about {_duration(estimate['seconds'])}"
     )
     return "\n".join(lines)
+
+
+def _classes_won(seen: dict[str, Any]) -> list[str]:
+    """Whether one teacher would drown the others."""
+    spreads = ", ".join(f"{spread:g}" for spread in seen["logit_spreads"])
+    won, fair = (" / ".join(f"{share:.0%}" for share in seen[what]) for what in ("wins", "fair"))
+    lines = [
+        f"side by side, on {seen['images']} auxiliary images: their classes win {won} ({fair} by number of classes); "
+        f"spread of their logits {spreads}"
+    ]
+    for name in seen["outnumbered"]:
+        mended = f"scale {seen['scale']} evens that out" if seen["scale"] != "none" else "try scale balanced"
+        lines.append(f"  {name} would be drowned: {mended}")
+    return lines
+
+
+def _objects_found(seen: dict[str, Any]) -> list[str]:
+    spreads = ", ".join(f"{spread:g}" for spread in seen["logit_spreads"])
+    objects = " / ".join(f"{count:,}" for count in seen["objects"])
+    line = (
+        f"side by side, in {seen['images']} auxiliary images: they find {objects} objects; spread of logits {spreads}"
+    )
+    unseen = [str(i) for i, count in enumerate(seen["objects"], start=1) if not count]
+    return [line] + [
+        f"  teacher {i} is sure of nothing there: such images teach little about its classes" for i in unseen
+    ]
 
 
 def _network(role: str, model: dict[str, Any], shape: Callable[[int], str]) -> str:

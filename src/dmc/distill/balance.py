@@ -1,0 +1,96 @@
+"""Balance between blocks of classes that were taught by different models. Not in the paper.
+
+A student fits one teacher less well than another, answers it with smaller numbers (regression to the mean), and that
+teacher's classes lose every close race, though they are told apart among themselves. One factor for each block, chosen
+on unlabeled images that were not trained on, gives each block its share of them; one temperature for all makes
+probabilities mean what the teachers' own do. Both fold into the last layer: the model stays an ordinary one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from dmc.classes import ClassUnion
+
+SWEEPS = 100  # two blocks need one, ten blocks about twenty
+LEAST_PEAK = 1e-6  # a block whose highest answer is below this wins nothing, whatever its factor
+
+
+def peaks(logits_NT: Tensor, blocks: Sequence[Sequence[int]]) -> Tensor:
+    """The highest answer of each block of classes, image by image."""
+    return torch.stack([logits_NT[:, list(block)].amax(dim=1) for block in blocks], dim=1)
+
+
+def fair_shares(blocks: Sequence[Sequence[int]]) -> list[float]:
+    """What each block would win if every class won alike."""
+    total = sum(len(block) for block in blocks)
+    return [len(block) / total for block in blocks]
+
+
+def balancing_factors(peaks_NB: Tensor, shares: Sequence[float]) -> list[float]:
+    """One positive factor for each block, with which block b wins `shares[b]` of the images.
+
+    In logarithms a factor is a level to add, and the level at which a block wins exactly its share is a quantile of
+    what it lacks to the best of the others. Levels depend on each other, so they are set in turn until none moves.
+    """
+    heights_NB = peaks_NB.double().clamp(min=LEAST_PEAK).log()
+    levels_B = heights_NB.new_zeros(len(shares))
+    for _ in range(SWEEPS):
+        before_B = levels_B.clone()
+        for b, share in enumerate(shares):
+            others_NB = heights_NB + levels_B
+            others_NB[:, b] = -torch.inf
+            lacking_N = others_NB.amax(dim=1) - heights_NB[:, b]
+            levels_B[b] = lacking_N.quantile(share)
+        levels_B -= levels_B.mean()  # only their differences count
+        if torch.allclose(levels_B, before_B, atol=1e-6):
+            break
+    return [float(factor) for factor in levels_B.exp()]
+
+
+def sharpness(student_NT: Tensor, teacher_logits: Sequence[Tensor], union: ClassUnion) -> float:
+    """One factor (an inverse temperature) for all of the student's logits: within each teacher's classes its
+    probabilities then have the least cross entropy to the teacher's own. That is convex, so its slope has one root."""
+    mine = [student_NT[:, list(columns)].double() for columns in union.columns]
+    theirs = [logits_NK.double().softmax(dim=1) for logits_NK in teacher_logits]
+
+    def slope(factor: float) -> float:
+        return sum(
+            float((((z * factor).softmax(dim=1) - p) * z).sum(dim=1).mean()) for z, p in zip(mine, theirs, strict=True)
+        )
+
+    low, high = 1e-3, 1e3
+    for _ in range(60):
+        middle = (low * high) ** 0.5
+        low, high = (middle, high) if slope(middle) < 0 else (low, middle)
+    return high
+
+
+def output_layer(module: nn.Module, outputs: int, example_N3HW: Tensor) -> nn.Module | None:
+    """The last layer: scaling its rows scales the network's outputs alike. Seen on noise of the example's shape,
+    whatever the architecture; None where no layer does that."""
+    noise_N3HW = torch.randn(example_N3HW.shape, generator=torch.Generator().manual_seed(0)).to(example_N3HW)
+    factors_T = torch.linspace(0.5, 2, outputs, device=example_N3HW.device)
+    with torch.no_grad():
+        wanted_NT = module(noise_N3HW) * factors_T
+        tolerance = 1e-3 * float(wanted_NT.abs().max())
+        for layer in reversed([m for m in module.modules() if isinstance(m, nn.Linear | nn.Conv2d)]):
+            if len(layer.weight) != outputs:
+                continue
+            before = {name: parameter.clone() for name, parameter in layer.named_parameters()}
+            scale_rows(layer, factors_T)
+            found = torch.allclose(module(noise_N3HW), wanted_NT, rtol=0, atol=tolerance)
+            layer.load_state_dict(before)
+            if found:
+                return layer
+    return None
+
+
+def scale_rows(layer: nn.Module, factors_T: Tensor) -> None:
+    """Multiply each output of a layer by a number of its own."""
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.mul_(factors_T.to(parameter).view(-1, *[1] * (parameter.ndim - 1)))
