@@ -2,11 +2,13 @@
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
 from dmc.classes import counted
 from dmc.errors import DmcError, first_line
@@ -40,8 +42,25 @@ if TYPE_CHECKING:
     from dmc.specialist import Specialist
     from dmc.training.schedule import Schedule
 
+
+class Verbs(TyperGroup):
+    """The verbs, each of which may be interrupted: that says what was kept, and how to go on."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as stop:
+            said = [str(stop) or "interrupted", *getattr(stop, "__notes__", [])[:1]]
+            if len(said) > 1:
+                resumes = any(option.name == "resume" for option in self.commands[ctx.invoked_subcommand].params)
+                said.append(f"the same command {'with --resume ' * resumes}goes on")
+            print(f"\ndmc: {'; '.join(said)}", file=sys.stderr)
+            raise typer.Exit(128 + getattr(stop, "by", signal.SIGINT)) from None
+
+
 app = typer.Typer(
     name="dmc",
+    cls=Verbs,
     help="One vision model out of several, without the data they were trained on.",
     no_args_is_help=True,
     add_completion=False,

@@ -7,6 +7,7 @@ from typing import Any
 
 from dmc.classes import counted
 from dmc.plan import Plan
+from dmc.progress import duration
 
 
 def findings(plan: Plan[Any]) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def as_text(found: dict[str, Any]) -> str:
         lines.append(f"  {aux['undecodable']} of the first {aux['tried']} cannot be decoded")
     lines.append(
         f"estimate: {estimate['images']:,} images at {estimate['images_per_second']:,.0f} per second, "
-        f"about {_duration(estimate['seconds'])}"
+        f"about {duration(estimate['seconds'])}"
     )
     return "\n".join(lines)
 
@@ -102,9 +103,3 @@ def _network(role: str, model: dict[str, Any], shape: Callable[[int], str]) -> s
 
 def _numbers(values: tuple[float, ...]) -> str:
     return "/".join(f"{value:.3g}" for value in values)
-
-
-def _duration(seconds: float) -> str:
-    hours, rest = divmod(round(seconds), 3600)
-    minutes, seconds = divmod(rest, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"

@@ -13,10 +13,11 @@ from dmc.data.batch import Batch
 from dmc.data.feed import Feed
 from dmc.device import pick_device
 from dmc.errors import DmcError
-from dmc.progress import progress
+from dmc.progress import training_progress
 from dmc.seeds import seed_for
 from dmc.training.run import Position, Run
 from dmc.training.schedule import Schedule
+from dmc.training.stopping import Stopped, StopSignals
 
 
 class Task(ABC):
@@ -51,9 +52,11 @@ def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: s
     last_step = schedule.epochs * steps_per_epoch
     at = run.restore(module, optimizer, task.notes())
     batches = feed.batches(seed, schedule.batch_size, at.step)
+    total = schedule.epochs * feed.count
     with (
-        progress(schedule.epochs * feed.count, what, done=at.images) as bar,
+        training_progress(total, what, done=at.images) as stepped,
         torch.random.fork_rng(devices=[]),
+        StopSignals() as stop,
     ):
         while at.step < last_step:
             started = time.monotonic()
@@ -72,13 +75,16 @@ def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: s
             task.weights_stepped()
 
             at.add({name: loss.item() for name, loss in losses.items()}, len(batch), time.monotonic() - started)
-            due = run.checkpoint_due or at.step == last_step
+            due = run.checkpoint_due or at.step == last_step or stop.asked is not None
             require_finite(at, module if due else None)
+            epoch = (at.step - 1) // steps_per_epoch + 1
+            stepped(len(batch), f"epoch {epoch} of {schedule.epochs}, loss {at.mean_loss:.4g}")
             if at.step % steps_per_epoch == 0:
                 run.log(epoch=at.step // steps_per_epoch, lr=lr, **at.end_epoch())
             if due:
                 run.checkpoint(module, optimizer, task.notes(), at)
-            bar.update(len(batch))
+            if stop.asked is not None and at.step < last_step:
+                raise Stopped(stop.asked, f"{what} stopped in epoch {epoch} of {schedule.epochs}")
     module.eval()
     return at
 

@@ -54,6 +54,11 @@ class Position:
         for name, loss in losses.items():
             self.loss_sums[name] = self.loss_sums.get(name, 0.0) + loss * images
 
+    @property
+    def mean_loss(self) -> float:
+        """Of the current epoch so far."""
+        return self.loss_sums["loss"] / self.epoch_images
+
     def end_epoch(self) -> dict[str, float]:
         """What the epoch added up to, and a clean slate for the next."""
         means = {name: total / self.epoch_images for name, total in self.loss_sums.items()}
@@ -100,9 +105,13 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is not None and self.fresh and not (self.folder / "checkpoint.pt").exists():
-            for name in OWN_FILES:  # nothing was learned yet: leave nothing half-written
+        learned = (self.folder / "checkpoint.pt").exists()
+        if kind is not None and self.fresh and not learned:
+            for name in OWN_FILES:  # leave nothing half-written
                 (self.folder / name).unlink(missing_ok=True)
+        if isinstance(error, KeyboardInterrupt):
+            place = f"in {self.folder}" if learned and not self.temporary else "nowhere"
+            error.add_note(f"what was learned is kept {place}")
         self._leave()
 
     def _leave(self) -> None:

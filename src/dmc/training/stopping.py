@@ -1,0 +1,41 @@
+"""Stop between two steps: the first signal is noted, a second one ends at once."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+from typing import Any, Self
+
+
+class Stopped(KeyboardInterrupt):
+    """A training was asked to stop, and did so after a whole step. Notes say what was kept."""
+
+    def __init__(self, by: signal.Signals, message: str) -> None:
+        super().__init__(message)
+        self.by = by
+
+
+class StopSignals:
+    """Use as a context manager: while it is open, `asked` is the first SIGINT or SIGTERM that came."""
+
+    def __init__(self) -> None:
+        self.asked: signal.Signals | None = None
+        self.before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # no other thread may set handlers
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self.before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._restore()
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.asked = signal.Signals(number)
+        self._restore()
+
+    def _restore(self) -> None:
+        while self.before:
+            signal.signal(*self.before.popitem())
