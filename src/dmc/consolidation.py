@@ -19,7 +19,7 @@ from dmc.data.feed import MEMORY, Feed
 from dmc.data.opening import open_images, open_labeled
 from dmc.data.sources import Source
 from dmc.device import pick_device
-from dmc.distill.agreement import HALF, Agreement, Answers, outnumbered, wins
+from dmc.distill.agreement import HALF, Agreement, Answers, drowned, wins
 from dmc.distill.balance import balancing_factors, fair_shares, output_layer, peaks, scale_rows, sharpness
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring, build_targets
@@ -188,8 +188,8 @@ class Consolidation(Plan[Specialist]):
         said = [
             f"the classes of {names[i]} win only {found.student_wins[i]:.0%} of the images "
             f"({found.teachers_win[i]:.0%} with the teachers side by side): they will rarely be answered; "
-            + ("train longer, or on more images" if self.balance else "try balance=True")
-            for i in found.drowned()
+            + ("train longer, or on more images" if self.balance else "balance would give them their share")
+            for i in drowned(found.student_wins, found.fair)
         ]
         if found.same < HALF:
             said.append(
@@ -209,7 +209,7 @@ class Consolidation(Plan[Specialist]):
             "logit_spreads": [round(float(part.std()), 2) for part in parts],
             "wins": [round(share, 3) for share in won],
             "fair": [round(share, 3) for share in fair],
-            "outnumbered": [self.teachers.specialists[i].name for i in outnumbered(won, fair)],
+            "drowned": [self.teachers.specialists[i].name for i in drowned(won, fair)],
             "scale": self.scale,
         }
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dmc.classes import ClassUnion
-from dmc.distill.agreement import Agreement, Answers, outnumbered
+from dmc.distill.agreement import Agreement, Answers, drowned
 from dmc.distill.balance import balancing_factors, fair_shares, output_layer, peaks, scale_rows, sharpness
 from dmc.models import create
 
@@ -99,9 +99,9 @@ def test_agreement_by_hand() -> None:
     assert (found.images, found.same) == (4, 0.25)
     assert found.within == [0.5, 1.0]  # a for a and for the last image; c d c d
     assert (found.teachers_win, found.student_wins, found.fair) == ([0.5, 0.5], [1.0, 0.0], [0.5, 0.5])
-    assert found.drowned() == [1]
-    assert outnumbered([0.91, 0.09], [0.5, 0.5]) == [1]
-    assert outnumbered([0.7, 0.3], [0.5, 0.5]) == []
+    assert drowned(found.student_wins, found.fair) == [1]
+    assert drowned([0.91, 0.09], [0.5, 0.5]) == [1]
+    assert drowned([0.7, 0.3], [0.5, 0.5]) == []
 
 
 def test_a_shared_class_counts_for_all_who_know_it() -> None:

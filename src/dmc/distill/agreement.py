@@ -49,17 +49,12 @@ class Agreement:
             [len(columns) / len(union.names) for columns in union.columns],
         )
 
-    def drowned(self) -> list[int]:
-        """The teachers whose classes win less than half of what they win side by side, or of what is fair."""
-        due = zip(self.student_wins, self.teachers_win, self.fair, strict=True)
-        return [i for i, (wins, before, fair) in enumerate(due) if wins < HALF * min(before, fair)]
-
 
 def wins(answers_N: Tensor, union: ClassUnion) -> list[float]:
     """How often the answer is a class that a teacher knows; a shared class counts for all who know it."""
     return [float(torch.isin(answers_N, answers_N.new_tensor(columns)).double().mean()) for columns in union.columns]
 
 
-def outnumbered(wins: Sequence[float], fair: Sequence[float]) -> list[int]:
-    """The teachers whose classes win less than half of their share by number of classes."""
+def drowned(wins: Sequence[float], fair: Sequence[float]) -> list[int]:
+    """The teachers whose classes win less than half of their share by number: they will rarely be answered."""
     return [i for i, (won, due) in enumerate(zip(wins, fair, strict=True)) if won < HALF * due]

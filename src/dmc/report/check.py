@@ -71,7 +71,7 @@ def _classes_won(seen: dict[str, Any]) -> list[str]:
         f"side by side, on {seen['images']} auxiliary images: their classes win {won} ({fair} by number of classes); "
         f"spread of their logits {spreads}"
     ]
-    for name in seen["outnumbered"]:
+    for name in seen["drowned"]:
         mended = f"scale {seen['scale']} evens that out" if seen["scale"] != "none" else "try scale balanced"
         lines.append(f"  {name} would be drowned: {mended}")
     return lines

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeVar
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import nn
 
 from dmc.data.batch import Batch
+from dmc.errors import DmcError
 
 BatchType = TypeVar("BatchType", bound=Batch)
 
@@ -20,7 +22,7 @@ class Schedule(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     epochs: int = Field(default=50, ge=1)
-    lr: float = Field(default=0.1, gt=0)
+    lr: float = Field(default=0.1, gt=0, lt=1e6)
     shape: Literal["steps", "one-cycle"] = "steps"
     drops: tuple[float, ...] = (0.7, 0.9)  # of all epochs; the rate falls tenfold at each
     algorithm: Literal["sgd", "adam"] = "sgd"
@@ -30,6 +32,14 @@ class Schedule(BaseModel):
     clip: float | None = Field(default=None, gt=0)  # the longest gradient, over all weights; None: any
     pad: int | None = Field(default=None, ge=0)  # None: an eighth of the image, which is the paper's 4 at 32x32
     flip: bool = True
+
+    def changed(self, changes: Mapping[str, Any]) -> Schedule:
+        """With some settings changed, and checked like all others."""
+        try:
+            return Schedule.model_validate(self.model_dump() | dict(changes))
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            raise DmcError(f"{'.'.join(map(str, wrong['loc']))} {wrong['input']!r}: {wrong['msg']}") from None
 
     def lr_at(self, step: int, steps_per_epoch: int) -> float:
         """The learning rate of a step."""
