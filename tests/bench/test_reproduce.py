@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
+from matplotlib.colors import to_hex
 from PIL import Image
 
 from dmc.bench.reproduce import Reproduction, recipe_job
@@ -17,6 +18,7 @@ from dmc.bench.runner import FACTORS
 from dmc.files import write_text
 from dmc.methods import METHODS
 from dmc.recipes.recipe import comparisons, load_recipes, published
+from dmc.report.figures import LOOKS, look_of
 from dmc.report.reproduce import draw, lwf_lines
 from tests.conftest import Answer, write_images
 
@@ -251,8 +253,9 @@ def test_amounts_are_drawn_with_and_without_a_spread_beside_lwf(data_root: Path,
         write_text(run.folder / "order-0" / "groups.json", '[["a", "b"], ["c", "d"], ["e", "f"]]')
     (line,) = lwf_lines(job, job.benches())
     assert (line.label, line.x, line.y) == ("LwF, g = 2", [50, 100], [0.625, 0.625])
+    assert line.look == look_of("lwf")
     rows = [
-        {"row": "DMC", "setting": setting, "average incremental": {"mean": 0.5, "std": spread}}
+        {"row": "DMC", "method": "dmc", "setting": setting, "average incremental": {"mean": 0.5, "std": spread}}
         for setting, spread in zip(job.benches(), (0.1, None), strict=True)
     ]
     draw(job, job.benches(), rows, tmp_path / "amounts.png")
@@ -260,20 +263,36 @@ def test_amounts_are_drawn_with_and_without_a_spread_beside_lwf(data_root: Path,
 
 
 def test_a_table_is_drawn_beside_the_papers_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bars are as high as what was measured; the paper's line crosses the bar of its own row and column."""
+    """Bars are as long as what was measured; the paper's stroke crosses the bar of its own row and column."""
     drawn: list[Any] = []
-    monkeypatch.setattr("dmc.report.reproduce.save_accuracies", lambda _figure, axes, *_: drawn.append(axes))
+    monkeypatch.setattr("dmc.report.reproduce.save", lambda figure, _: drawn.append(figure))
     job = recipe_job("losses", "smoke", 1, tmp_path, None, [], [], False)
     assert isinstance(job, Reproduction)
     rows = [
-        {"row": "DMC", "setting": loss, "final": {"mean": mean, "std": None}, "published": paper}
+        {"row": "DMC", "method": "dmc", "setting": loss, "final": {"mean": mean, "std": None}, "published": paper}
         for loss, mean, paper in (("L1", 0.5, {}), ("L2", 0.25, {"final": [40.0, 2.0]}))
     ]
     draw(job, {}, rows, tmp_path / "losses.png")
-    (axes,) = drawn
-    first, second = (bars[0] for bars in axes.containers)
-    assert (first.get_height(), second.get_height()) == (50, 25)
-    (((left, y), (right, _)),) = axes.collections[0].get_segments()
-    assert y == 40
-    assert first.get_x() + first.get_width() < left
-    assert (left, right) == pytest.approx((second.get_x(), second.get_x() + second.get_width()))
+    (incremental, final) = drawn[0].axes
+    assert (incremental.get_title(), len(incremental.patches)) == ("average incremental", 0)
+    first, second = final.patches
+    assert (first.get_width(), second.get_width()) == (50, 25)
+    (((x, top), (_, bottom)),) = final.collections[0].get_segments()
+    assert x == 40
+    assert (top, bottom) == pytest.approx((second.get_y(), second.get_y() + second.get_height()))
+    assert [label.get_text() for label in incremental.get_yticklabels()] == ["L1", "L2"]
+    assert len({look_of("dmc").colour, *(to_hex(bar.get_facecolor()) for bar in (first, second))}) == 3  # all is DMC
+
+
+def test_rows_have_the_colours_of_their_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a row is called otherwise; a teacher has a colour that no method has."""
+    drawn: list[Any] = []
+    monkeypatch.setattr("dmc.report.reproduce.save", lambda figure, _: drawn.append(figure))
+    job = recipe_job("overlap", "smoke", 1, tmp_path, None, [], [], False)
+    assert isinstance(job, Reproduction)
+    names = ({"row": "Model 1"}, {"row": "Consolidated", "method": "dmc"}, {"row": "Oracle", "method": "oracle"})
+    rows = [name | {"setting": "g = 4", "common": {"mean": 0.5, "std": 0.1}, "published": {}} for name in names]
+    draw(job, {}, rows, tmp_path / "overlap.png")
+    colours = [to_hex(bar.get_facecolor()) for bar in drawn[0].axes[1].patches]
+    assert colours[1:] == [look_of("dmc").colour, look_of("oracle").colour]
+    assert colours[0] not in {look.colour for look in LOOKS.values()}

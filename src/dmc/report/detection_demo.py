@@ -13,7 +13,7 @@ from dmc.data.sources import Record
 from dmc.detect.annotations import Scenery
 from dmc.detect.detector import Detector
 from dmc.detect.evaluation import COLOURS, sightings
-from dmc.report.bench import new_figure
+from dmc.report.figures import new_figure, save
 
 SHOWN, LEAST = 8, 0.4
 
@@ -39,7 +39,7 @@ def contact_sheet(models: Mapping[str, Detector], scenes: Scenery, path: Path) -
                 plot.text(*at, f"{found.name}", color="white", fontsize=7, backgroundcolor=colour,
                           bbox={"pad": 0.6, "facecolor": colour, "edgecolor": "none"})  # fmt: skip
         plots[row * SHOWN].set_ylabel(name, fontsize=10)
-    figure.savefig(path)
+    save(figure, path)
 
 
 def _pixels(record: Record) -> np.ndarray:

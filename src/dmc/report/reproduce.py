@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,20 @@ from dmc.bench.summary import Spread, collected
 from dmc.methods import METHODS
 from dmc.recipes.recipe import load_recipes
 from dmc.report import detection
-from dmc.report.bench import Series, cell, colour, draw_lines, new_figure, save_accuracies
+from dmc.report.bench import cell
+from dmc.report.figures import (
+    FONT,
+    Bar,
+    BarRow,
+    Look,
+    Series,
+    draw_bars,
+    draw_lines,
+    look_of,
+    new_figure,
+    save,
+    setting_look,
+)
 
 
 def report(job: Reproduction | DetectionReproduction, rows: Sequence[Row]) -> str:
@@ -81,63 +95,84 @@ def draw(job: Reproduction, benches: Mapping[str, Bench], rows: Sequence[Row], p
         series = [*_by_amount(benches, rows), *lwf_lines(job, benches)]
         draw_lines(series, "auxiliary images", "average incremental accuracy, %", title, path, log=True)
     elif job.recipe.figure == "bars":
-        _draw_bars(job.recipe.columns, _labeled(rows), title, path)
+        _draw_bars(job.recipe.columns, rows, title, path)
     else:
         first = job.recipe.figure == "first-task"
         y, spread = ("first task", "first task spread") if first else ("accuracy", "spread")
-        series = [Series(label, row["classes"], row[y], row[spread]) for label, row in _labeled(rows).items()]
+        series = [
+            Series(label, look, row["classes"], row[y], row[spread])
+            for label, look, row in zip(_labels(rows), _looks(rows), rows, strict=True)
+        ]
         what = "accuracy on the first group, %" if first else "accuracy, %"
         draw_lines(series, "classes so far", what, title, path)
 
 
-def _labeled(rows: Sequence[Row]) -> dict[str, Row]:
-    """Rows under what tells them apart: the method, the setting, or both."""
+def _labels(rows: Sequence[Row]) -> list[str]:
+    """What tells rows apart: the method, the setting, or both."""
     parts = [key for key in ("row", "setting") if len({row[key] for row in rows}) > 1] or ["row"]
-    return {", ".join(row[key] for key in parts): row for row in rows}
+    return [", ".join(row[key] for key in parts) for row in rows]
 
 
-def _draw_bars(columns: Sequence[str], rows: Mapping[str, Row], title: str, path: Path) -> None:
-    """A table's accuracies, side by side in each column; a black line is what the paper has there."""
-    figure, (axes,) = new_figure(1, 1, size=(7, 4.6))
-    width = 0.8 / len(rows)
-    for i, (label, row) in enumerate(rows.items()):
-        middles = {column: x + (i + 0.5) * width - 0.4 for x, column in enumerate(columns)}
-        shown = [column for column in columns if row.get(column) is not None]
-        axes.bar(
-            [middles[column] for column in shown],
-            [100 * row[column]["mean"] for column in shown],
-            0.92 * width,
-            yerr=[100 * std for std in _stds([row[column] for column in shown])] or None,
-            capsize=2,
-            color=colour(i),
-            label=label,
-        )
-        for column, (accuracy, *_) in row["published"].items():
-            left, right = middles[column] - 0.46 * width, middles[column] + 0.46 * width
-            axes.hlines(accuracy, left, right, color="black", linewidth=2)
-    if any(row["published"] for row in rows.values()):
-        axes.plot([], [], color="black", linewidth=2, label="the paper,\nat its settings")
-    axes.set_xticks(range(len(columns)), labels=columns)
-    axes.set_ylabel("accuracy, %")
-    save_accuracies(figure, axes, title, path)
+def _looks(rows: Sequence[Row]) -> list[Look]:
+    """Methods look as everywhere, under several settings in variants of it; other rows, and settings of one method,
+    have colours of their own."""
+    settings = list(dict.fromkeys(row["setting"] for row in rows))
+    only_settings = len(settings) > 1 and len({row["row"] for row in rows}) == 1
+    return [
+        setting_look(i)
+        if only_settings or "method" not in row
+        else look_of(row["method"]).variant(settings.index(row["setting"]))
+        for i, row in enumerate(rows)
+    ]
+
+
+def _draw_bars(columns: Sequence[str], rows: Sequence[Row], title: str, path: Path) -> None:
+    """A table's accuracies; a black stroke is what the paper has there."""
+    bars = [
+        BarRow(label, look, {column: _bar(row, column) for column in columns if row.get(column) is not None})
+        for label, look, row in zip(_labels(rows), _looks(rows), rows, strict=True)
+    ]
+    figure, plots = new_figure(1, len(columns), size=(8 / len(columns), 1.2 + 0.3 * len(rows)))
+    draw_bars(plots, columns, bars)
+    figure.suptitle(title, fontsize=FONT + 2)
+    published = "; black: the paper, at its settings" if any(row["published"] for row in rows) else ""
+    figure.supxlabel(f"accuracy, %{published}", fontsize=FONT + 1)
+    save(figure, path)
+
+
+def _bar(row: Row, column: str) -> Bar:
+    std, published = row[column]["std"], row["published"].get(column)
+    return Bar(100 * row[column]["mean"], None if std is None else 100 * std, published[0] if published else None)
 
 
 def _by_amount(benches: Mapping[str, Bench], rows: Sequence[Row]) -> list[Series]:
     """A line for each method and group size."""
-    lines: dict[str, list[tuple[int, Any]]] = {}
+    lines: dict[tuple[str, str, int], list[tuple[int, Any]]] = {}
     for row in rows:
         bench = benches[row["setting"]]
         point = (bench.profile.aux_images or 0, row["average incremental"])
-        lines.setdefault(f"{row['row']}, g = {bench.group_size}", []).append(point)
+        lines.setdefault((row["row"], row["method"], bench.group_size), []).append(point)
     return [
-        Series(label, [x for x, _ in points], [y["mean"] for _, y in points], _stds([y for _, y in points]))
-        for label, points in lines.items()
+        Series(
+            f"{title}, g = {size}",
+            _sized(method, size, benches),
+            [x for x, _ in points],
+            [y["mean"] for _, y in points],
+            _stds([y for _, y in points]),
+        )
+        for (title, method, size), points in lines.items()
     ]
 
 
+def _sized(method: str, size: int, benches: Mapping[str, Bench]) -> Look:
+    """The method's colour, and the group size's line."""
+    return look_of(method).variant(sorted({bench.group_size for bench in benches.values()}).index(size))
+
+
 def _stds(values: Sequence[Spread]) -> list[float]:
-    """Empty where one order tells of no spread."""
-    return [] if all(value["std"] is None for value in values) else [value["std"] or 0 for value in values]
+    """Empty where one order tells of no spread, NaN where it does not of a single value."""
+    stds = [value["std"] for value in values]
+    return [] if all(std is None for std in stds) else [nan if std is None else std for std in stds]
 
 
 def lwf_lines(job: Reproduction, benches: Mapping[str, Bench]) -> list[Series]:
@@ -155,7 +190,7 @@ def lwf_lines(job: Reproduction, benches: Mapping[str, Bench]) -> list[Series]:
                 if method in ("lwf", "lwf.mc"):
                     label = f"{METHODS[method].title}, g = {size}"
                     mean = float(np.mean([scores.until(groups - 1).average_incremental for scores in cells.values()]))
-                    found[label] = Series(label, amounts, [mean] * len(amounts))
+                    found[label] = Series(label, _sized(method, size, benches), amounts, [mean] * len(amounts))
     return list(found.values())
 
 
@@ -170,18 +205,19 @@ def _draw_confusions(job: Reproduction, benches: Mapping[str, Bench], title: str
             if counts:
                 title_of_panel = METHODS[method].title if len(benches) == 1 else f"{METHODS[method].title}, {setting}"
                 panels[title_of_panel] = sum(counts)
-    figure, plots = new_figure(columns=min(3, len(panels)), rows=-(-len(panels) // 3), size=(3.1, 3.3))
+    rows = -(-len(panels) // 4)
+    figure, plots = new_figure(rows, columns=-(-len(panels) // rows), size=(2.8, 2.9))
     for plot in plots[len(panels) :]:
         plot.set_axis_off()
     for plot, (name, counts) in zip(plots, panels.items(), strict=False):
         shares = 100 * counts / counts.sum(axis=1, keepdims=True)
         shown = plot.imshow(np.log1p(shares), cmap="viridis", vmin=0, vmax=np.log1p(100))
-        plot.set_title(name, fontsize=10)
-        plot.set_xlabel("answer", fontsize=8)
-        plot.set_ylabel("class, in order of arrival", fontsize=8)
-        plot.tick_params(labelsize=7)
+        plot.set_title(name, fontsize=FONT + 2)
+        plot.tick_params(labelsize=FONT)
+    figure.supxlabel("answer", fontsize=FONT + 1)
+    figure.supylabel("class, in order of arrival", fontsize=FONT + 1)
     bar = figure.colorbar(shown, ax=plots, shrink=0.7, label="% of the class's images")
     marks = [0, 1, 5, 20, 100]
     bar.set_ticks(np.log1p(marks).tolist(), labels=[str(mark) for mark in marks])
-    figure.suptitle(title, fontsize=10)
-    figure.savefig(path)
+    figure.suptitle(title, fontsize=FONT + 2)
+    save(figure, path)
