@@ -17,7 +17,8 @@ from torch import Tensor
 from dmc.data.sources import Objects
 from dmc.detect.annotations import Annotated, Scenery
 from dmc.detect.detector import IMAGENET, Detector
-from dmc.detect.evaluation import Sighting, drawn, evaluate
+from dmc.detect.drawing import drawn
+from dmc.detect.evaluation import Sighting, evaluate
 from dmc.detect.precision import Found
 from dmc.models.blueprint import create_detector
 from dmc.report.evaluation import as_text

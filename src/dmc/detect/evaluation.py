@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
 
-from dmc.data.decode import decode, opened, upright_rgb, upright_size
+from dmc.data.decode import decode, opened, upright_size
 from dmc.data.feed import Stream
 from dmc.data.sources import UNLABELED, Objects, Record, Source
 from dmc.detect.annotations import open_scenes
@@ -25,8 +24,6 @@ from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.evaluation import require_known_classes
 from dmc.progress import progress
-
-COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000", "#808000", "#000075")
 
 
 @dataclass(frozen=True)
@@ -182,23 +179,3 @@ def sightings(model: Detector | DetectorTeachers, record: Record, least: float) 
         for (a, b, c, d), score, label in zip(one.boxes_M4, one.scores_M, one.labels_M, strict=True)
         if score >= least
     ]
-
-
-def drawn(path: str | Path, sightings: Sequence[Sighting], names: Sequence[str]) -> Image.Image:
-    """The picture with its boxes; a class keeps its colour."""
-    with Image.open(path) as stored:
-        image = upright_rgb(stored, at_least=max(stored.size))
-    pen = ImageDraw.Draw(image)
-    stroke = max(1, round(min(image.size) / 150))
-    font = ImageFont.load_default(max(10, round(min(image.size) / 22)))
-    colour_of = {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
-    for sighting in reversed(sightings):  # the best on top
-        pen.rectangle(sighting.box, outline=colour_of[sighting.name], width=stroke)
-    for sighting in reversed(sightings):  # no box crosses a name
-        text = f"{sighting.name} {sighting.score:.0%}"
-        wide, tall = pen.textlength(text, font=font) + 4, pen.textbbox((0, 0), text, font=font)[3] + 2
-        left, top = max(0.0, min(sighting.box[0], image.width - wide)), sighting.box[1]
-        top = top - tall if top >= tall else top
-        pen.rectangle((left, top, left + wide, top + tall), fill=colour_of[sighting.name])
-        pen.text((left + 2, top), text, fill="white", font=font)
-    return image

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from dmc import evaluation
 from dmc.detect import evaluation as detection
 from dmc.detect.detector import Detector
+from dmc.detect.drawing import drawn
 from dmc.detect.evaluation import DetectionEvaluation
 from dmc.errors import DmcError
 from dmc.evaluation import Evaluation
@@ -72,7 +73,7 @@ def objects_of(model: Detector, images: Sequence[str], least: float, draw: Path 
         lines.append(f"{image}: {said or 'nothing'}")
     for image, found, place in zip(images, answers, drawings, strict=False):
         place.parent.mkdir(parents=True, exist_ok=True)
-        detection.drawn(image, found, model.names).save(place)
+        drawn(image, found, model.names).save(place)
     return Shown(data, "\n".join(lines))
 
 
