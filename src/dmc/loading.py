@@ -9,8 +9,9 @@ from typing import Any, cast
 
 from dmc.classes import Classes, distinct, read_names
 from dmc.data.preprocess import Preprocessing
-from dmc.errors import DmcError, first_line
+from dmc.errors import DmcError
 from dmc.models.build import create, default_preprocessing, from_timm, from_torchvision, known_architecture
+from dmc.models.hub import downloading
 from dmc.models.weights import WEIGHT_FILES, fetched, fill, read_weights, weights_in
 from dmc.specialist import Model, Output, Specialist
 from dmc.specs import split_spec
@@ -121,13 +122,10 @@ def _listed(label_names: Any) -> Sequence[str]:
 def _from_timm(name: str, names: Sequence[str] | None) -> Specialist:
     import timm
 
-    arch = known_architecture(name)
-    try:
+    arch, source = known_architecture(name), f"timm:{name}"
+    with downloading(source):
         module = timm.create_model(name, pretrained=True)
-    except Exception as error:  # unknown tags, no network, a broken download: all end here
-        raise DmcError(f"cannot get timm:{name}: {first_line(error)}") from None
     cfg = module.pretrained_cfg
-    source = f"timm:{name}"
     names = names or distinct(_listed(cfg.get("label_names")) or _imagenet_names(module.num_classes, source))
     return Specialist(module, names, from_timm(cfg), arch=arch, name=source, provenance={"weights": source})
 
@@ -148,10 +146,8 @@ def _from_torchvision(name: str, names: Sequence[str] | None) -> Specialist:
 def download(repo: str) -> Path:
     from huggingface_hub import snapshot_download
 
-    try:
+    with downloading(f"hf-hub:{repo}"):
         return Path(snapshot_download(repo, allow_patterns=["config.json", *WEIGHT_FILES]))
-    except Exception as error:  # the hub client raises a dozen unrelated kinds
-        raise DmcError(f"cannot get hf-hub:{repo}: {first_line(error)}") from None
 
 
 def class_names(classes: Sequence[str] | str | Path | None) -> tuple[str, ...] | None:

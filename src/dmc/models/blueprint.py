@@ -12,11 +12,8 @@ otherwise batch norm and the layers up to stride 4 stay as they came with the we
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -31,6 +28,7 @@ from torchvision.models.detection.ssd import SSDFeatureExtractorVGG
 from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelP6P7
 
 from dmc.errors import DmcError, first_line
+from dmc.models.hub import downloading, quiet
 from dmc.models.one_stage import STRIDES, EvenAnchors, FcosDetector, RetinaNetDetector, SsdDetector
 from dmc.models.weights import begin_from, fetched, read_weights
 from dmc.specs import split_spec
@@ -151,8 +149,9 @@ def _timm_pyramid(plan: Blueprint, weights: str | None) -> TimmPyramid:
     name = plan.backbone.removeprefix("timm/")
     try:
         overlay = {"state_dict": _whole(name, Path(weights))} if weights not in (None, "imagenet") else None
-        # timm would list the classifier's weights, which a backbone does not need, and the hub each of its attempts.
-        with _quiet("timm"), _quiet("huggingface_hub"):
+        fetching = downloading(f"ImageNet weights of timm/{name}", hint="; give --weights FILE or random")
+        # timm would list the classifier's weights, which a backbone does not need.
+        with fetching if weights == "imagenet" and timm.is_model(name) else quiet("timm"):
             make = partial(
                 timm.create_model,
                 name,
@@ -172,21 +171,9 @@ def _timm_pyramid(plan: Blueprint, weights: str | None) -> TimmPyramid:
             _freeze_beginning(body, min(levels) - 1)
     except DmcError:
         raise
-    except Exception as error:  # unknown names, no pyramid, no network
-        hint = "; give --weights FILE or random" if weights == "imagenet" else ""
-        raise DmcError(f"cannot make a backbone of timm/{name}: {first_line(error)}{hint}") from None
+    except Exception as error:  # unknown names, no pyramid
+        raise DmcError(f"cannot make a backbone of timm/{name}: {first_line(error)}") from None
     return TimmPyramid(body, levels, plan.width)
-
-
-@contextmanager
-def _quiet(library: str) -> Iterator[None]:
-    logger = logging.getLogger(library)
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 def _whole(name: str, weights: Path) -> dict[str, Tensor]:

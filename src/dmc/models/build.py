@@ -13,8 +13,9 @@ from torch import nn
 from torchvision.models import get_model_weights
 
 from dmc.data.preprocess import Preprocessing
-from dmc.errors import DmcError, first_line, nearest
+from dmc.errors import DmcError, nearest
 from dmc.models.cifar_resnet import CifarResNet, register_with_timm
+from dmc.models.hub import downloading
 from dmc.models.weights import begin_from, fetched, read_weights
 
 CIFAR = re.compile(r"(?:cifar_)?resnet(\d+)")
@@ -78,10 +79,9 @@ def _pretrained(arch: str, num_classes: int, in_chans: int) -> nn.Module:
         return module
     import timm
 
-    try:
-        network: nn.Module = timm.create_model(arch, pretrained=True, num_classes=num_classes, in_chans=in_chans)
-    except Exception as error:  # no weights, no network, a broken download
-        raise DmcError(f"cannot get ImageNet weights of {arch}: {first_line(error)}; give a file or random") from None
+    network: nn.Module
+    with downloading(f"ImageNet weights of {arch}", hint="; give a file or random"):
+        network = timm.create_model(arch, pretrained=True, num_classes=num_classes, in_chans=in_chans)
     return network
 
 

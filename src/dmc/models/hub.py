@@ -1,0 +1,57 @@
+"""Downloads by other people's clients: without their chatter, and without waiting for a network that is not there."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dmc.errors import DmcError, first_line
+
+
+@contextmanager
+def downloading(what: str, hint: str = "") -> Iterator[None]:
+    """For a block that gets `what` from the hub, itself or through timm; whatever goes wrong becomes one line.
+
+    The client tries a host that it cannot reach for half a minute, file by file. Here it is asked once, and then goes
+    by what was downloaded before.
+    """
+    from huggingface_hub import constants
+
+    asked_for = constants.HF_HUB_OFFLINE
+    away = not asked_for and not _reachable()
+    constants.HF_HUB_OFFLINE = asked_for or away
+    try:
+        with quiet("timm"), quiet("huggingface_hub"):
+            yield
+    except DmcError:
+        raise
+    except Exception as error:  # the clients raise a dozen unrelated kinds
+        reason = f"no connection to {constants.ENDPOINT}" if away and isinstance(error, OSError) else first_line(error)
+        raise DmcError(f"cannot get {what}: {reason}{hint}") from None
+    finally:
+        constants.HF_HUB_OFFLINE = asked_for
+
+
+def _reachable() -> bool:
+    """By the client's own session, which knows of proxies and mirrors."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except Exception:  # no name server, no route, no proxy, a certificate that does not fit
+        return False
+    return True
+
+
+@contextmanager
+def quiet(library: str) -> Iterator[None]:
+    """Only its errors are heard."""
+    logger = logging.getLogger(library)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
