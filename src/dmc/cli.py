@@ -1,6 +1,7 @@
 """The command line: parses, calls the library, prints. Heavy imports happen inside the verbs."""
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -363,8 +364,18 @@ def common(
     """One vision model out of several, without the data they were trained on."""
 
 
+def show_notices() -> None:
+    """Print what the library wants a user to know, such as weights that were taken in their order."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("dmc: %(message)s"))
+    notices = logging.getLogger("dmc")
+    notices.handlers = [handler]
+    notices.setLevel(logging.INFO)
+
+
 def main() -> None:
     """Every error is one line, and exit status 2; `dmc` alone shows what there is."""
+    show_notices()
     try:
         sys.exit(app(standalone_mode=False))
     except typer.TyperException as error:  # an option or a verb that is not there, a value that does not fit

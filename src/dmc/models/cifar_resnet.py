@@ -6,6 +6,7 @@ No library has them: timm's and torchvision's ResNets are the ImageNet kind.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dmc.errors import DmcError
+
+USUAL_HEADS = re.compile(r"^(?:linear|classifier)\.")
+USUAL_BLOCKS = re.compile(r"^(?:layer|stage)_?([123])\.(\d+)\.")
 
 
 class BasicBlock(nn.Module):
@@ -67,6 +71,14 @@ class CifarResNet(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.forward_head(self.forward_features(x))
+
+    def own_name(self, name: str) -> str:
+        """What a tensor is called here that public implementations call `layer2.0.conv1.weight` or `linear.bias`."""
+        block = USUAL_BLOCKS.match(name)
+        blocks = len(self.blocks) // 3
+        if block is None or int(block[2]) >= blocks:  # not a block, or one of a deeper network
+            return USUAL_HEADS.sub("fc.", name)
+        return f"blocks.{(int(block[1]) - 1) * blocks + int(block[2])}.{name[block.end() :]}"
 
     def get_classifier(self) -> nn.Module:
         return self.fc

@@ -35,8 +35,7 @@ def downloading(what: str, hint: str = "") -> Iterator[None]:
 
 def _reachable() -> bool:
     """By the client's own session, which knows of proxies and mirrors."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
+    from huggingface_hub import constants, get_session
 
     try:
         get_session().head(constants.ENDPOINT, timeout=constants.HF_HUB_ETAG_TIMEOUT)

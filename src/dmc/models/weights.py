@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import pickle
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dmc.errors import DmcError, first_line
+from dmc.models.cifar_resnet import CifarResNet
 
+logger = logging.getLogger("dmc")
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
-WRAPPINGS = ("state_dict", "model_state_dict", "model")  # what training scripts put around a state dict
+WRAPPINGS = ("state_dict", "model_state_dict", "model", "net")  # what training scripts put around a state dict
+COUNTER = "num_batches_tracked"
+ANOTHER = "for another network, dmc.Specialist(module, classes, preprocessing) takes the module itself"
 
 
 def weights_in(folder: Path, name: str) -> Path:
@@ -71,12 +76,13 @@ def fetched(url: str, what: str) -> dict[str, Tensor]:
 def begin_from(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
     """Weights of a network with other classes: all but the layer that answers, which stays as it is."""
     own = module.state_dict()
+    tensors = _under_own_names(module, tensors, path, arch, class_count)
     other = [k for k, v in own.items() if k not in tensors or tensors[k].shape != v.shape]
     cut_off = set(takewhile(lambda key: key not in tensors, reversed(own)))  # a layer that answers comes last
     foreign = [
         key
         for key in other
-        if not key.endswith("num_batches_tracked")
+        if not key.endswith(COUNTER)
         and (own[key].shape[:1] != (class_count,) or not (key in tensors or key in cut_off))
     ]
     if foreign:
@@ -86,17 +92,102 @@ def begin_from(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arc
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
     """Put weights into a module, or say in one line why they do not fit."""
-    own = module.state_dict()
-    misshapen = [k for k, v in tensors.items() if k in own and v.shape != own[k].shape]
-    missing = [k for k in own if k not in tensors and not k.endswith("num_batches_tracked")]
-    unknown = [k for k in tensors if k not in own]
-    if missing or unknown:
-        said = [f"{what} {keys[0]!r}" for what, keys in (("lacks", missing), ("has unknown", unknown)) if keys]
-        raise DmcError(f"{path} does not fit {arch}: it {' and '.join(said)} ({len(missing) + len(unknown)} in all)")
-    if misshapen:
+    own = _counted_out(module.state_dict())
+    theirs = _counted_out(_under_own_names(module, tensors, path, arch, class_count))
+    misshapen = [key for key in own if key in theirs and theirs[key].shape != own[key].shape]
+    if own.keys() == theirs.keys() and misshapen and all(key in _head(own, class_count) for key in misshapen):
         key = misshapen[-1]
-        theirs, ours = tuple(tensors[key].shape), tuple(own[key].shape)
-        if theirs[1:] == ours[1:] and ours[0] == class_count:
-            raise DmcError(f"{path}: {class_count} class names but the head {key!r} has {theirs[0]} outputs")
-        raise DmcError(f"{path} does not fit {arch}: {key!r} has shape {theirs}, not {ours}")
-    module.load_state_dict(tensors, strict=False)
+        raise DmcError(f"{path}: {class_count} class names but the head {key!r} has {len(theirs[key])} outputs")
+    if own.keys() != theirs.keys() or misshapen:
+        difference = _difference(own, theirs, arch)
+        if path.suffix == ".safetensors" and not own.keys() & theirs.keys():
+            difference += "; a .safetensors file does not keep their order, a file of torch.save does"
+        raise DmcError(f"{path} does not fit {arch}: {difference}; {ANOTHER}")
+    module.load_state_dict(theirs, strict=False)
+
+
+def _counted_out(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Without the counters of batch norm, which old files lack and which no answer depends on."""
+    return {key: value for key, value in tensors.items() if not key.endswith(COUNTER)}
+
+
+def _head(own: Mapping[str, Tensor], class_count: int) -> set[str]:
+    """The layer that answers: the last tensors, as long as they have a row for each class."""
+    return set(takewhile(lambda key: own[key].shape[:1] == (class_count,), reversed(list(own))))
+
+
+def _under_own_names(
+    module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int
+) -> Mapping[str, Tensor]:
+    """A stranger's tensors under the module's own names, where they are known by another name or by their order."""
+    own, theirs = _counted_out(module.state_dict()), _counted_out(tensors)
+    if own.keys() & theirs.keys() == own.keys():
+        return tensors
+    if isinstance(module, CifarResNet):
+        letters = [key for key in theirs if ".conv_a." in key]
+        if letters:  # no tensor shows it
+            raise DmcError(
+                f"{path} does not fit {arch}: with names such as {letters[0]!r}, shortcuts put all of their zeros "
+                f"behind the channels, and those of {arch} on both sides; {ANOTHER}"
+            )
+        usual = {key: module.own_name(key) for key in theirs}
+        theirs = {usual[key] if usual[key] in own else key: value for key, value in theirs.items()}
+        if theirs.keys() == own.keys():
+            return theirs
+    # A .safetensors file has its tensors in the order of their names, which tells nothing.
+    if path.suffix == ".safetensors" or not _agree_in_order(own, theirs, class_count):
+        return theirs
+    first = next(pair for pair in zip(theirs, own, strict=True) if pair[0] != pair[1])
+    logger.warning(
+        f"{path}: its tensors have other names than those of {arch} and are taken in their order, {first[0]!r} for "
+        f"{first[1]!r} and so on; evaluate it to be sure"
+    )
+    return dict(zip(own, theirs.values(), strict=True))
+
+
+def _agree_in_order(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor], class_count: int) -> bool:
+    """One by one: the shape (but for the number of classes), the role (`weight`, `running_mean`), and the block."""
+    if len(own) != len(theirs):
+        return False
+    head = _head(own, class_count)
+    for ours, other in zip(own, theirs, strict=True):
+        shapes = own[ours].shape, theirs[other].shape
+        alike = shapes[0] == shapes[1] or (ours in head and shapes[0][1:] == shapes[1][1:])
+        if not alike or ours.rpartition(".")[2] != other.rpartition(".")[2]:
+            return False
+    return any(_borders(theirs, parts) <= _borders(own, 2) for parts in (2, 3))
+
+
+def _borders(names: Iterable[str], parts: int) -> set[int]:
+    """Where another block begins: a name is that of its block, but for the last `parts`.
+
+    A pre-activation ResNet has the shapes and roles of an ordinary one, in the same order. But the first norm is the
+    first block's there, and not the stem's.
+    """
+    blocks = [name.split(".")[:-parts] for name in names]
+    return {i for i, (before, after) in enumerate(pairwise(blocks)) if before != after}
+
+
+def _difference(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor], arch: str) -> str:
+    """What is different about a stranger's network, in a few words."""
+    unknown, missing = [k for k in theirs if k not in own], [k for k in own if k not in theirs]
+    if not own.keys() & theirs.keys() and len(own) == len(theirs):  # only names differ, or all of it
+        pairs = [(a, b) for a, b in zip(own, theirs, strict=True) if own[a].shape != theirs[b].shape]
+        if not pairs:
+            return f"its {len(theirs)} tensors have other names, such as {unknown[0]!r}, or another order"
+        ours, other = pairs[0]
+        return f"its {other!r} is {_size(theirs[other])} where {arch} has {ours!r}, {_size(own[ours])}"
+    said = [
+        f"it {verb} {len(keys)} tensor{'' if len(keys) == 1 else 's'} that {whose}, such as {keys[0]!r}"
+        for verb, keys, whose in (("has", unknown, f"{arch} lacks"), ("lacks", missing, f"{arch} has"))
+        if keys
+    ]
+    misshapen = [key for key in own if key in theirs and theirs[key].shape != own[key].shape]
+    if misshapen:
+        key = misshapen[0]
+        said.append(f"its {key!r} is {_size(theirs[key])} where {arch} has {_size(own[key])}")
+    return ", ".join(said)
+
+
+def _size(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a number"
