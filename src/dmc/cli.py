@@ -78,7 +78,10 @@ def train(
     schedule: dict[str, Any],
     arch: Annotated[
         str,
-        typer.Option(help="cifar_resnetN (N = 6n+2), torchvision:NAME, timm's; or a detector: retinanet_resnet50_fpn"),
+        typer.Option(
+            help="cifar_resnetN (N = 6n+2), torchvision:NAME, timm's, your FILE.py:FUNCTION; "
+            "or a detector: retinanet_resnet50_fpn"
+        ),
     ] = "cifar_resnet32",
     size: Annotated[int | None, typer.Option(min=1, help="Input size [default: the architecture's]")] = None,
     keep: Keep = None,

@@ -11,6 +11,7 @@ from dmc.classes import Classes, distinct, read_names
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
 from dmc.models.build import create, default_preprocessing, from_timm, from_torchvision, known_architecture
+from dmc.models.factory import is_factory, permitted
 from dmc.models.hub import downloading
 from dmc.models.weights import WEIGHT_FILES, fetched, fill, read_weights, weights_in
 from dmc.specialist import Model, Output, Specialist
@@ -30,6 +31,7 @@ def load(
 
     A state dict (`.safetensors`, `.pt`, `.pth`) needs `arch` and `classes`: names, a file with a name on each
     line, or `"imagenet-1k"`. As text, settings follow the source: `old.pth,arch=resnet32,classes=old.txt`.
+    A folder with code in it, `net.py:make_network`, wants that named as its `arch`, since the code is run.
     """
     if isinstance(source, Specialist):
         return source
@@ -45,16 +47,16 @@ def load(
     elif scheme == "torchvision":
         found = _from_torchvision(rest, names)
     elif scheme == "hf-hub":
-        found = _from_folder(download(rest), path, names)
+        found = _from_folder(download(rest), path, names, arch)
     elif Path(path).is_dir():
-        found = _from_folder(Path(path), path, names)
+        found = _from_folder(Path(path), path, names, arch)
     elif Path(path).is_file():
         found = _from_state_dict(Path(path), arch, names, preprocessing, settings)
     else:
         raise DmcError(f"no model at {path}: give a folder, a state dict, timm:, torchvision: or hf-hub:NAME")
     wanted = override(preprocessing or found.preprocessing, settings, path)
     changed = wanted != found.preprocessing or (output or found.output) != found.output
-    if arch and known_architecture(arch) != found.arch:
+    if arch and not is_factory(found.arch or "") and known_architecture(arch) != found.arch:
         raise DmcError(f"{path} is a {found.arch}; an architecture is given for state dicts only")
     if not changed:
         return found
@@ -81,7 +83,7 @@ def _from_state_dict(
     return Specialist(module, names, preprocessing, arch=arch, name=str(path), provenance={"weights": str(path)})
 
 
-def _from_folder(folder: Path, name: str, names: Sequence[str] | None) -> Specialist:
+def _from_folder(folder: Path, name: str, names: Sequence[str] | None, given: str | None) -> Specialist:
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         arch = config["architecture"]
@@ -98,7 +100,7 @@ def _from_folder(folder: Path, name: str, names: Sequence[str] | None) -> Specia
     labels = names or distinct(_listed(config.get("label_names")) or _imagenet_names(width, name))
     columns = own.get("columns") or range(len(labels))
     weights = weights_in(folder, name)
-    arch = known_architecture(arch)
+    arch = known_architecture(permitted(arch, given, folder, name) if is_factory(arch) else arch)
     module = create(arch, width, preprocessing.channels)
     fill(module, read_weights(weights), weights, arch, width)
     return Specialist(

@@ -25,6 +25,7 @@ from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line
 from dmc.files import replacing, umask, write_text
 from dmc.models.build import create, default_preprocessing, known_architecture
+from dmc.models.factory import is_factory, keep_file
 from dmc.seeds import seed_for
 
 Output = Literal["softmax", "sigmoid"]
@@ -138,9 +139,13 @@ class Model(ABC):
     def save(self, folder: str | Path) -> Path:
         """Write weights, configuration and model card; `dmc.load(folder)` gives the model back."""
         if self.arch is None:
-            raise DmcError(f"{self.name} has no architecture name, so nobody could load it again; set `arch`")
+            raise DmcError(
+                f"{self.name} has no architecture name, so nobody could load it again; set `arch`, "
+                "also to a function in a file of yours: 'net.py:make_network'"
+            )
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        arch = keep_file(self.arch, folder) if is_factory(self.arch) else self.arch
         tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.module.state_dict().items()}
         with replacing(folder / "model.safetensors") as path:
             try:
@@ -148,18 +153,19 @@ class Model(ABC):
             except SafetensorError as error:  # a full disk
                 raise DmcError(f"cannot write {folder / 'model.safetensors'}: {first_line(error)}") from None
             path.chmod(0o666 & ~umask())  # safetensors writes for the owner alone
-        write_text(folder / "README.md", self._card())
-        write_text(folder / "config.json", json.dumps(self._config(), indent=2) + "\n")  # last: it completes the folder
+        write_text(folder / "README.md", self._card(arch))
+        config = json.dumps(self._config(arch), indent=2) + "\n"
+        write_text(folder / "config.json", config)  # last: it completes the folder
         return folder
 
-    def _config(self) -> dict[str, Any]:
+    def _config(self, arch: str) -> dict[str, Any]:
         p = self.preprocessing
         return {
-            "architecture": self.arch,
+            "architecture": arch,
             "num_classes": self.classes.width,
             "label_names": list(self.names),
             "pretrained_cfg": {
-                "architecture": self.arch,
+                "architecture": arch,
                 "num_classes": self.classes.width,
                 "input_size": [p.channels, p.size, p.size],
                 "mean": list(p.mean),
@@ -175,17 +181,18 @@ class Model(ABC):
             },
         }
 
-    def _card(self) -> str:
+    def _card(self, arch: str) -> str:
         p = asdict(self.preprocessing)
+        load = f'dmc.load("this-folder", arch="{arch}")' if is_factory(arch) else 'dmc.load("this-folder")'
         lines = [
             "---",
             f"library_name: {'timm' if self.task == 'image-classification' else 'deep-model-consolidation'}",
             f"pipeline_tag: {self.task}",
             f"tags: [{self.task}, deep-model-consolidation]",
             "---",
-            f"# {self.arch}, {counted(self.names)}",
+            f"# {arch}, {counted(self.names)}",
             "",
-            'Made with `dmc` (deep-model-consolidation). Load it with `dmc.load("this-folder")`.',
+            f"Made with `dmc` (deep-model-consolidation). Load it with `{load}`.",
             "",
             f"- classes: {'; '.join(self.names)}",
             f"- parameters: {self.parameter_count:,}",
@@ -208,7 +215,8 @@ class Specialist(Model):
     """Any module that maps images to logits, made usable: `Specialist(net, ["cat", "dog"], Preprocessing(64))`.
 
     `output` says what the logits mean: `softmax` scores compete, `sigmoid` scores are independent log-odds.
-    `arch` is the name that `dmc.models.create` builds the module from; without it, it cannot be saved.
+    `arch` is the name that `dmc.models.create` builds the module from, also `net.py:make_network`; without it, it
+    cannot be saved.
     """
 
     task = "image-classification"

@@ -1,12 +1,9 @@
 """One file per class-incremental method."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib.util import module_from_spec, spec_from_file_location
 from inspect import isabstract
 from pathlib import Path
 
-from dmc.errors import DmcError, first_line, require_known
+from dmc.errors import DmcError, require_known
 from dmc.methods.base import Learned, Lesson, Method
 from dmc.methods.dmc import DMC
 from dmc.methods.dmc_plus import DMCPlus
@@ -23,6 +20,7 @@ from dmc.methods.oracle import Oracle
 from dmc.methods.rewc import REWC
 from dmc.methods.rwalk import RWalk
 from dmc.methods.si import SI
+from dmc.userfile import blaming, run_file
 
 __all__ = ["METHODS", "Learned", "Lesson", "Method", "method_named", "methods_named", "title_of"]
 
@@ -68,28 +66,13 @@ def method_named(name: str) -> Method:
     return METHODS[name]
 
 
-@contextmanager
-def _blaming(path: Path) -> Iterator[None]:
-    """The author's code may do anything."""
-    try:
-        yield
-    except Exception as error:
-        raise DmcError(f"cannot run {path}: {type(error).__name__}: {first_line(error)}") from None
-
-
 def _from_file(path: Path) -> Method:
     """From now on it has a row in every table, like the others."""
-    spec = spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise DmcError(f"no such file: {path}")
-    module = module_from_spec(spec)
-    with _blaming(path):
-        spec.loader.exec_module(module)
-    own = [thing for thing in vars(module).values() if getattr(thing, "__module__", None) == path.stem]
+    own = [thing for thing in vars(run_file(path)).values() if getattr(thing, "__module__", None) == path.stem]
     found = [thing for thing in own if isinstance(thing, type) and issubclass(thing, Method) and not isabstract(thing)]
     if len(found) != 1:
         raise DmcError(f"{path} must have one class that is a dmc.methods.Method with `learn`; it has {len(found)}")
-    with _blaming(path):
+    with blaming(path):
         method: Method = found[0]()
     if not (getattr(method, "name", "") and getattr(method, "title", "")):
         raise DmcError(f"{path}: {found[0].__name__} needs a name and a title")

@@ -28,6 +28,7 @@ from torchvision.models.detection.ssd import SSDFeatureExtractorVGG
 from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelP6P7
 
 from dmc.errors import DmcError, first_line
+from dmc.models.factory import is_factory
 from dmc.models.hub import downloading, quiet
 from dmc.models.one_stage import STRIDES, EvenAnchors, FcosDetector, RetinaNetDetector, SsdDetector
 from dmc.models.weights import begin_from, fetched, read_weights
@@ -98,7 +99,7 @@ class Blueprint:
 
 
 def is_detector(arch: str) -> bool:
-    return re.match(r"(retinanet|fcos|ssd\d|ssdlite)", arch) is not None
+    return re.match(r"(retinanet|fcos|ssd\d|ssdlite)", arch) is not None and not is_factory(arch)
 
 
 def create_detector(arch: str, num_classes: int, weights: str | None = None) -> nn.Module:

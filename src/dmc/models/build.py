@@ -1,6 +1,6 @@
 """From an architecture's name to a module, and to what it wants to see.
 
-`cifar_resnet32` (any depth 6n+2), `torchvision:NAME`, and every other name is timm's.
+`cifar_resnet32` (any depth 6n+2), `torchvision:NAME`, `FILE.py:FUNCTION`, and every other name is timm's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torchvision.models import get_model_weights
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, nearest
 from dmc.models.cifar_resnet import CifarResNet, register_with_timm
+from dmc.models.factory import is_factory, make, require_file
 from dmc.models.hub import downloading
 from dmc.models.weights import begin_from, fetched, read_weights
 
@@ -23,6 +24,8 @@ CIFAR = re.compile(r"(?:cifar_)?resnet(\d+)")
 
 def known_architecture(arch: str) -> str:
     """The canonical name, or an error with the nearest one. Papers' `resnet32` is `cifar_resnet32`."""
+    if is_factory(arch):
+        return require_file(arch)
     if arch.startswith("torchvision:"):
         import torchvision
 
@@ -54,6 +57,8 @@ def create(arch: str, num_classes: int, in_chans: int = 3, weights: str | None =
     module: nn.Module
     if arch.startswith("cifar_resnet"):
         module = CifarResNet(int(arch.removeprefix("cifar_resnet")), num_classes, in_chans)
+    elif is_factory(arch):
+        module = make(arch, num_classes)
     elif arch.startswith("torchvision:"):
         from torchvision.models import get_model
 
@@ -70,7 +75,7 @@ def create(arch: str, num_classes: int, in_chans: int = 3, weights: str | None =
 
 
 def _pretrained(arch: str, num_classes: int, in_chans: int) -> nn.Module:
-    if arch.startswith("cifar_resnet"):
+    if arch.startswith("cifar_resnet") or is_factory(arch):
         raise DmcError(f"there are no ImageNet weights of {arch}; give a file of weights, or none")
     if arch.startswith("torchvision:"):
         url = get_model_weights(arch.removeprefix("torchvision:")).DEFAULT.url
@@ -88,7 +93,7 @@ def _pretrained(arch: str, num_classes: int, in_chans: int) -> nn.Module:
 def default_preprocessing(arch: str) -> Preprocessing:
     """What the architecture was designed for, as its library states it."""
     arch = known_architecture(arch)
-    if arch.startswith("cifar_resnet"):
+    if arch.startswith("cifar_resnet") or is_factory(arch):
         return Preprocessing()
     if arch.startswith("torchvision:"):
         from torchvision.models import get_model_weights

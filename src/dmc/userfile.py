@@ -1,0 +1,31 @@
+"""A user's own Python file, run because the user names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+from dmc.errors import DmcError, first_line
+
+
+@contextmanager
+def blaming(path: Path) -> Iterator[None]:
+    """The author's code may do anything."""
+    try:
+        yield
+    except Exception as error:
+        raise DmcError(f"cannot run {path}: {type(error).__name__}: {first_line(error)}") from None
+
+
+def run_file(path: Path) -> ModuleType:
+    """What the file defines."""
+    spec = spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise DmcError(f"no such file: {path}")
+    module = module_from_spec(spec)
+    with blaming(path):
+        spec.loader.exec_module(module)
+    return module
