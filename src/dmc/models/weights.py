@@ -93,7 +93,8 @@ def begin_from(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arc
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
     """Put weights into a module, or say in one line why they do not fit."""
     own = _counted_out(module.state_dict())
-    theirs = _counted_out(_under_own_names(module, tensors, path, arch, class_count))
+    tensors = _under_own_names(module, tensors, path, arch, class_count)
+    theirs = _counted_out(tensors)
     misshapen = [key for key in own if key in theirs and theirs[key].shape != own[key].shape]
     if own.keys() == theirs.keys() and misshapen and all(key in _head(own, class_count) for key in misshapen):
         key = misshapen[-1]
@@ -103,7 +104,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str
         if path.suffix == ".safetensors" and not own.keys() & theirs.keys():
             difference += "; a .safetensors file does not keep their order, a file of torch.save does"
         raise DmcError(f"{path} does not fit {arch}: {difference}; {ANOTHER}")
-    module.load_state_dict(theirs, strict=False)
+    module.load_state_dict(tensors, strict=False)
 
 
 def _counted_out(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
