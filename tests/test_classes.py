@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -90,3 +91,65 @@ def test_public_label_lists_with_repetitions_become_distinct() -> None:
 def test_a_class_list_is_a_name_on_each_line(tmp_path: Path) -> None:
     (tmp_path / "names.txt").write_text("tench, Tinca tinca\n\n  goldfish \n")
     assert read_names(tmp_path / "names.txt") == ("tench, Tinca tinca", "goldfish")
+
+
+IMAGENET = [
+    "tabby, tabby cat",
+    "zebra",
+    "skunk, polecat, wood pussy",
+    "polecat, fitch, foulmart",
+    "Cardigan, Cardigan Welsh corgi",
+    "cardigan",
+    "crane",
+    "crane (2)",
+]
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("tabby, tabby cat", "tabby, tabby cat"),
+        ("tabby", "tabby, tabby cat"),
+        ("Tabby Cat", "tabby, tabby cat"),
+        ("Zebra", "zebra"),
+        ("TABBY,TABBY CAT", "tabby, tabby cat"),
+        ("wood pussy", "skunk, polecat, wood pussy"),
+        ("cardigan", "cardigan"),  # what it is called comes before what it is called, too
+        ("n02123045", "tabby, tabby cat"),
+        ("n02012849", "crane"),  # the bird
+        ("n03126707", "crane (2)"),  # the machine, which ImageNet calls just the same
+    ],
+)
+def test_a_class_is_found_by_what_people_call_it(typed: str, name: str) -> None:
+    classes = Classes.of(IMAGENET)
+    assert classes.names[classes.require(typed)] == name
+    assert classes.keep([typed]).names == (name,)
+    renamed = classes.rename({typed: "new"})
+    assert renamed.names.index("new") == IMAGENET.index(name)
+    assert len(set(renamed.names) - set(IMAGENET)) == 1
+
+
+def test_a_word_that_may_mean_two_classes_is_refused() -> None:
+    several = "2 classes that 'polecat' may mean: 'skunk, polecat, wood pussy' or 'polecat, fitch, foulmart'; write"
+    with pytest.raises(DmcError, match=re.escape(several)):
+        Classes.of(IMAGENET).keep(["polecat"])
+    with pytest.raises(DmcError, match="'Cardigan, Cardigan Welsh corgi' or 'cardigan'"):
+        Classes.of(IMAGENET).require("Cardigan")
+    assert Classes.of(IMAGENET).keep(["polecat, fitch, foulmart"]).names == ("polecat, fitch, foulmart",)
+
+
+@pytest.mark.parametrize("unknown", ["tab", "cat", "n00000000", "n02123046", "", "tabby zebra"])
+def test_parts_of_words_find_nothing(unknown: str) -> None:
+    with pytest.raises(DmcError, match="the model has no class"):
+        Classes.of(IMAGENET).require(unknown)
+
+
+def test_the_longest_name_in_a_list_is_meant() -> None:
+    classes = Classes.of(["robin, American robin, Turdus migratorius", "robin, redbreast", "zebra", "jay", "owl,bird"])
+    kept = classes.keep(["robin, American robin, Turdus migratorius,zebra"])
+    assert kept.names == ("robin, American robin, Turdus migratorius", "zebra")
+    assert classes.keep(["jay , robin,redbreast,Zebra"]).names == ("robin, redbreast", "zebra", "jay")
+    assert classes.keep(["owl,bird"]).names == ("owl,bird",)
+    assert classes.keep(["owl, jay"]).names == ("jay", "owl,bird")
+    with pytest.raises(DmcError, match=r"no class 'zebr'; did you mean 'zebra'\?"):
+        classes.keep(["jay,zebr"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,8 @@ from functools import cached_property
 from pathlib import Path
 
 from dmc.errors import DmcError, nearest
+
+WORDNET_ID = re.compile(r"n\d{8}")
 
 
 @dataclass(frozen=True)
@@ -42,26 +45,69 @@ class Classes:
         """True when every output has a name and they stand in the model's own order."""
         return self.columns == tuple(range(self.width))
 
+    def meant_by(self, name: str) -> list[int]:
+        """The positions of the classes that a typed name may mean.
+
+        A class by its own name; else, in upper or lower case, by that or by one of its synonyms: `tabby` is 'tabby,
+        tabby cat'; else ImageNet's class by its WordNet id.
+        """
+        if name in self.names:
+            return [self.names.index(name)]
+        found = self._meanings.get(_synonyms(name), [])
+        if not found and WORDNET_ID.fullmatch(name):
+            from dmc.imagenet import name_of  # takes seconds
+
+            found = [i for i, known in enumerate(self.names) if known == name_of(name)]
+        return found
+
+    @cached_property
+    def _meanings(self) -> dict[tuple[str, ...], list[int]]:
+        meanings: dict[tuple[str, ...], list[int]] = {}
+        for i, name in enumerate(self.names):
+            synonyms = _synonyms(name)
+            for text in {synonyms, *((synonym,) for synonym in synonyms)}:
+                meanings.setdefault(text, []).append(i)
+        return meanings
+
     def require(self, name: str, whose: str = "the model") -> int:
-        """The position of `name`, or an error with the nearest known name."""
-        try:
-            return self.names.index(name)
-        except ValueError:
-            raise DmcError(f"{whose} has no class {name!r}{nearest(name, self.names)}") from None
+        """The position of the one class that a typed name means, or an error with the nearest known name."""
+        found = self.meant_by(name)
+        if not found:
+            raise DmcError(f"{whose} has no class {name!r}{nearest(name, self.names)}")
+        if len(found) > 1:
+            several = " or ".join(repr(self.names[i]) for i in found)
+            raise DmcError(f"{whose} has {len(found)} classes that {name!r} may mean: {several}; write the whole name")
+        return found[0]
+
+    def listed(self, text: str, whose: str = "the model") -> list[int]:
+        """The positions of classes in a list with commas. Names may have commas, too: the longest name is meant."""
+        if text in self.names:
+            return [self.names.index(text)]
+        parts = [part.strip() for part in text.split(",")]
+        most = 1 + max(name.count(",") for name in self.names)
+        found = []
+        while parts:
+            lengths = range(min(most, len(parts)), 1, -1)
+            length = next((n for n in lengths if self.meant_by(", ".join(parts[:n]))), 1)
+            found.append(self.require(", ".join(parts[:length]), whose))
+            parts = parts[length:]
+        return found
 
     def keep(self, names: Iterable[str], whose: str = "the model") -> Classes:
-        """Only these classes, in the order they already have."""
-        wanted = set(names)
-        for name in wanted - set(self.names):
-            self.require(name, whose)
-        positions = [i for i, name in enumerate(self.names) if name in wanted]
+        """Only these classes, in the order they already have; each text is a name, or several with commas between."""
+        positions = sorted({i for text in names for i in self.listed(text, whose)})
         return Classes(tuple(self.names[i] for i in positions), tuple(self.columns[i] for i in positions), self.width)
 
-    def rename(self, new_names: Mapping[str, str]) -> Classes:
+    def rename(self, new_names: Mapping[str, str], whose: str = "the model") -> Classes:
         """The same outputs under other names: `{"automobile": "car"}`."""
-        for name in new_names:
-            self.require(name)
-        return Classes(tuple(new_names.get(name, name) for name in self.names), self.columns, self.width)
+        return Classes(self.renamed(new_names, whose), self.columns, self.width)
+
+    def renamed(self, new_names: Mapping[str, str], whose: str) -> tuple[str, ...]:
+        """What the classes are called afterwards; of data, two may get the same name."""
+        names = list(self.names)
+        for old, new in new_names.items():
+            names[self.require(old, whose)] = new
+        return tuple(names)
 
 
 @dataclass(frozen=True)
@@ -93,6 +139,11 @@ class ClassUnion:
     def shared(self) -> tuple[str, ...]:
         """The classes that more than one model knows."""
         return tuple(name for name, n in zip(self.names, self.teachers_per_class, strict=True) if n > 1)
+
+
+def _synonyms(name: str) -> tuple[str, ...]:
+    """What a name with commas consists of; whoever types it need not care for upper case."""
+    return tuple(part.strip().lower() for part in name.split(","))
 
 
 def distinct(names: Iterable[str]) -> tuple[str, ...]:

@@ -21,10 +21,12 @@ from dmc.options import (
     DataRoot,
     Download,
     Keep,
+    Known,
     Memory,
     Model,
     Orders,
     ProfileName,
+    Rename,
     RunOptions,
     Seed,
     Weights,
@@ -33,6 +35,7 @@ from dmc.options import (
     distillation_options,
     expands,
     names_from,
+    new_names,
     run_options,
     schedule_options,
     teacher_options,
@@ -175,12 +178,19 @@ def check(
 
 
 @app.command()
-def evaluate(model: Model, data: Data, keep: Keep = None, as_json: AsJson = False) -> None:
+def evaluate(
+    model: Model,
+    data: Data,
+    keep: Keep = None,
+    known: Known = False,
+    rename: Rename = None,
+    as_json: AsJson = False,
+) -> None:
     """Accuracy on labeled images, or average precision on scenes, over all classes that the model knows."""
     import dmc
     from dmc.report.evaluation import as_dict, as_text
 
-    result = dmc.evaluate(model, data, keep=names_from(keep))
+    result = dmc.evaluate(model, data, keep=names_from(keep), known=known, rename=new_names(rename))
     print(json.dumps(as_dict(result), indent=2) if as_json else as_text(result))
 
 

@@ -27,8 +27,8 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], begin: str = "; ", end: str = "") -> str:
     """A hint to append to an error about an unknown name; empty when nothing is close."""
     plain = {choice.lower(): choice for choice in known}
     close = get_close_matches(name.lower(), plain, n=1)
-    return f"; did you mean {plain[close[0]]!r}?" if close else ""
+    return f"{begin}did you mean {plain[close[0]]!r}?{end}" if close else ""

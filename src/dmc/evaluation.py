@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -10,17 +11,19 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dmc.classes import Classes
+from dmc.classes import Classes, counted
 from dmc.data.decode import Geometry, decode
 from dmc.data.feed import Stream
 from dmc.data.opening import open_labeled
 from dmc.data.sources import UNLABELED, Record, Source
 from dmc.device import pick_device
 from dmc.distill.teachers import Teachers
-from dmc.errors import DmcError
+from dmc.errors import DmcError, nearest
 from dmc.loading import load
 from dmc.progress import progress
 from dmc.specialist import Specialist
+
+logger = logging.getLogger("dmc")
 
 
 class Classifier(Protocol):
@@ -56,12 +59,22 @@ def evaluate(
     data: str | Path | Source,
     *,
     keep: Sequence[str] | None = None,
+    known: bool = False,
+    rename: Mapping[str, str] | None = None,
 ) -> Evaluation:
-    """Accuracy of a specialist, or of several side by side, on labeled data; classes are matched by name."""
+    """Accuracy of a specialist, or of several side by side, on labeled data; classes are matched by name.
+
+    `keep` names the classes of the data to look at; `known` leaves out those that the model does not know; `rename`
+    gives classes of the data, also several, the name that the model has for them.
+    """
     model = model if isinstance(model, Teachers) else load(model)
     source = open_labeled(data)
     if keep is not None:
         source = source.keep(keep)
+    source = source.rename(names_for_them(source, model.classes, model.name, rename or {}))
+    if known:
+        whole, source = source, source.keep(known_names(source, model.classes, model.name))
+        say_left_out(f"{len(whole) - len(source):,} images", whole, source, model.name)
     require_known_classes(source, model.classes, model.name)
     counts_CK, skipped = answers(model, source)
     right = [int(row[model.classes.require(name)]) for name, row in zip(source.classes, counts_CK, strict=True)]
@@ -70,12 +83,43 @@ def evaluate(
     return Evaluation(sum(right) / sum(total), per_class, sum(total), skipped)
 
 
+def names_for_them(source: Source, classes: Classes, model: str, rename: Mapping[str, str]) -> dict[str, str]:
+    """For classes of the data the model's names: those that are asked for, and those of the same meaning."""
+    asked = {source.classes[Classes.of(source.classes).require(old, source.name)]: new for old, new in rename.items()}
+    found = {old: classes.names[classes.require(new, model)] for old, new in asked.items()}
+    meant = {name: classes.meant_by(name) for name in source.classes if name not in (*asked, *classes.names)}
+    alike = {name: classes.names[places[0]] for name, places in meant.items() if len(places) == 1}
+    if alike:
+        first = next(iter(alike))
+        logger.info(
+            f"{model} has other names for {counted(list(alike))} of {source.name}, "
+            f"such as {alike[first]!r} for {first!r}"
+        )
+    return found | alike
+
+
+def known_names(source: Source, classes: Classes, model: str) -> list[str]:
+    found = [name for name in source.classes if name in classes.names]
+    if not found:
+        require_known_classes(source, classes, model)
+    return found
+
+
+def say_left_out(what: str, whole: Source, rest: Source, model: str) -> None:
+    names = [name for name in whole.classes if name not in rest.classes]
+    if names:
+        logger.info(f"{what} of {counted(names)} that {model} does not know are left out, such as {names[0]!r}")
+
+
 def require_known_classes(source: Source, classes: Classes, model: str) -> None:
+    """Say what is missing before any image is decoded."""
     unknown = [name for name in source.classes if name not in classes.names]
     if unknown:
+        first = ", ".join(f"{name!r}{nearest(name, classes.names, ' (', ')')}" for name in unknown[:5])
         raise DmcError(
-            f"{model} does not know {len(unknown)} of the {len(source.classes)} classes in {source.name}, "
-            f"such as {unknown[0]!r}; evaluate on those it knows (--keep)"
+            f"{model} does not know {len(unknown)} of the {len(source.classes)} classes in {source.name}: "
+            f"{first}{', ...' if len(unknown) > 5 else ''}; --known leaves them out, "
+            "--rename OLD=NEW gives one the name that the model has for it"
         )
 
 

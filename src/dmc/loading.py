@@ -10,6 +10,7 @@ from typing import Any, cast
 from dmc.classes import Classes, distinct, read_names
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
+from dmc.imagenet import imagenet_names
 from dmc.models.build import create, default_preprocessing, from_timm, from_torchvision, known_architecture
 from dmc.models.factory import is_factory, permitted
 from dmc.models.hub import downloading
@@ -88,7 +89,8 @@ def _from_folder(folder: Path, name: str, names: Sequence[str] | None, given: st
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         arch = config["architecture"]
     except FileNotFoundError:
-        unfinished = "holds a run that is not finished: --resume continues it" if (folder / "run.json").exists() else ""
+        begun = any((folder / place / "run.json").exists() for place in (".", "specialist"))  # the latter: `learn`
+        unfinished = "holds a run that is not finished: the same command with --resume continues it" if begun else ""
         raise DmcError(f"{name} {unfinished or 'is not a model folder: it has no config.json'}") from None
     except (OSError, ValueError, KeyError) as error:
         raise DmcError(f"{name} is not a model folder: config.json: {type(error).__name__} {error}") from None
@@ -163,10 +165,7 @@ def class_names(classes: Sequence[str] | str | Path | None) -> tuple[str, ...] |
 def _imagenet_names(count: int, name: str) -> tuple[str, ...]:
     if count != 1000:
         raise DmcError(f"{name} says nothing about its {count} classes: give classes=FILE")
-    from timm.data import ImageNetInfo
-
-    info = ImageNetInfo("imagenet-1k")
-    return distinct(info.index_to_description(i) for i in range(count))
+    return imagenet_names()
 
 
 def override(preprocessing: Preprocessing, settings: Mapping[str, str], name: str) -> Preprocessing:

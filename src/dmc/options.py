@@ -16,7 +16,10 @@ if TYPE_CHECKING:
     from dmc.specialist import Specialist
     from dmc.training.schedule import Schedule
 
-MODEL = "A saved folder, timm:NAME, torchvision:NAME, hf-hub:OWNER/NAME, or WEIGHTS,arch=NAME,classes=FILE"
+MODEL = (
+    "A saved folder, timm:NAME, torchvision:NAME, hf-hub:OWNER/NAME, or WEIGHTS,arch=NAME,classes=FILE. More settings: "
+    "size=32 mean=0.5/0.5/0.5 std=0.2/0.2/0.2 interpolation=bilinear crop_pct=0.875 output=sigmoid, with commas between"
+)
 DATA = "Labeled images: a folder per class, parquet, npz, hf-hub:OWNER/NAME; for detectors a VOC folder or COCO file"
 Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA)]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)]
@@ -33,6 +36,10 @@ Download = Annotated[bool, typer.Option("--download", help="Download missing dat
 Seed = Annotated[int, typer.Option(help="Seed of everything random")]
 Memory = Annotated[float, typer.Option(min=0, help="GiB of pixels to hold; a larger set is streamed")]
 Keep = Annotated[list[str] | None, typer.Option(help="Only these classes of the data: NAME,NAME,... or @FILE")]
+Known = Annotated[bool, typer.Option("--known", help="Only the classes that the model knows")]
+Rename = Annotated[
+    list[str] | None, typer.Option(help="Give a class of the data the name that the model has for it: OLD=NEW")
+]
 
 
 def expands(**groups: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -161,15 +168,13 @@ def teacher_options(
         number, names = _numbered(text, len(loaded))
         if number is None:
             raise DmcError(f"--keep {text}: say which teacher, as in --keep 1:{text}")
-        wanted.setdefault(number, []).extend(names_from([names], loaded[number].names) or [])
+        wanted.setdefault(number, []).extend(names_from([names]) or [])
     for number, kept in wanted.items():
         loaded[number] = loaded[number].keep(kept)
     for text in rename or []:
         number, pair = _numbered(text, len(loaded))
-        old, equals, new = pair.partition("=")
-        if not (old and equals and new):
-            raise DmcError(f"--rename {text}: write OLD=NEW or N:OLD=NEW")
-        chosen = [number] if number is not None else [i for i, t in enumerate(loaded) if old in t.names]
+        old, new = _old_and_new(pair, text, "OLD=NEW or N:OLD=NEW")
+        chosen = [number] if number is not None else [i for i, t in enumerate(loaded) if t.classes.meant_by(old)]
         if not chosen:
             raise DmcError(f"--rename {text}: no teacher has a class {old!r}")
         for i in chosen:
@@ -187,14 +192,20 @@ def _numbered(text: str, teachers: int) -> tuple[int | None, str]:
     return int(head) - 1, rest
 
 
-def names_from(texts: list[str] | None, known: tuple[str, ...] = ()) -> list[str] | None:
-    """Class names as typed: separated by commas, except where the whole text is a name; or `@FILE`."""
+def _old_and_new(pair: str, typed: str, form: str) -> tuple[str, str]:
+    old, _, new = pair.partition("=")
+    if not (old and new):
+        raise DmcError(f"--rename {typed}: write {form}")
+    return old, new
+
+
+def new_names(pairs: list[str] | None) -> dict[str, str]:
+    """`tabby=cat` as a mapping."""
+    return dict(_old_and_new(pair, pair, "OLD=NEW") for pair in pairs or [])
+
+
+def names_from(texts: list[str] | None) -> list[str] | None:
+    """Class names as typed, with commas between, or those of `@FILE`; `Classes.keep` takes the texts apart."""
     if not texts:
         return None
-    names: list[str] = []
-    for text in texts:
-        if text.startswith("@"):
-            names += read_names(Path(text[1:]))
-        else:
-            names += [text] if text in known else [name.strip() for name in text.split(",")]
-    return names
+    return [name for text in texts for name in (read_names(Path(text[1:])) if text.startswith("@") else [text])]

@@ -101,7 +101,7 @@ class Model(ABC):
 
     def rename(self, new_names: Mapping[str, str]) -> Self:
         """The same network under other class names: `{"automobile": "car"}`."""
-        return self._with(self.classes.rename(new_names))
+        return self._with(self.classes.rename(new_names, self.name))
 
     def _with(self, classes: Classes) -> Self:
         return type(self)(self.module, classes, self.preprocessing, self.output, self.arch, self.name, self.provenance)

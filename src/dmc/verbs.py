@@ -100,7 +100,9 @@ def learn(model: Given, data: str | Path | Source, aux: Images, out: str | Path 
 
 
 def evaluate(model: Given | Teachers | DetectorTeachers, data: str | Path | Source, **settings: Any) -> Any:
-    """Accuracy, or average precision, on labeled data; classes are matched by name. `keep` names those to look at."""
+    """Accuracy, or average precision, on labeled data; classes are matched by name. `keep` names those to look at;
+    `known=True` leaves out those that the model does not know; `rename={"tabby": "cat"}` gives classes of the data the
+    model's names."""
     found = load(model) if isinstance(model, Model | str | Path) else model
     if isinstance(found, Specialist | Teachers):
         return evaluation.evaluate(found, data, **settings)

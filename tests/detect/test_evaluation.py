@@ -20,6 +20,7 @@ from dmc.detect.detector import IMAGENET, Detector
 from dmc.detect.drawing import drawn
 from dmc.detect.evaluation import Sighting, evaluate
 from dmc.detect.precision import Found
+from dmc.errors import DmcError
 from dmc.models.blueprint import create_detector
 from dmc.report.evaluation import as_text
 from tests.conftest import Answer
@@ -66,6 +67,22 @@ def test_a_class_that_the_scenes_do_not_show_has_no_precision() -> None:
         ["cat", "100.0%", "100.0%", "3"],
         ["dog", "-", "-", "0"],
     ]
+
+
+def test_classes_of_scenes_are_renamed_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """Two kinds of cats are one to the detector; where only a dog is, its cat is a false alarm."""
+    caplog.set_level("INFO", logger="dmc")
+    one_each = [(scenes(1, 0).scenes[0], np.array([label])) for label in (0, 1, 1, 2)]
+    pets = Scenery(
+        "pets", ["Tabby", "Persian", "dog"], [Annotated(s.image, s.objects._replace(labels_M=m)) for s, m in one_each]
+    )
+    with pytest.raises(DmcError, match="sure does not know 3 of the 3 classes in pets: 'Tabby', 'Persian', 'dog'; -"):
+        evaluate(sure("cat"), pets)
+    found = evaluate(sure("cat"), pets, rename={"tabby": "cat", "Persian": "Cat"}, known=True)
+    assert (found.images, list(found.per_class), found.per_class["cat"].objects) == (4, ["cat"], 3)
+    assert caplog.messages == ["objects of 1 class that sure does not know are left out, such as 'dog'"]
+    alone = evaluate(sure("cat"), pets, keep=["tabby,persian"], rename={"tabby": "cat", "Persian": "cat"})
+    assert alone.per_class == found.per_class
 
 
 def test_sixteen_bits_are_drawn_as_the_detector_sees_them(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import random
 import tarfile
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple, Self, TypeVar
@@ -70,6 +70,10 @@ class Source(ABC):
         """Only the images of these classes."""
         return Kept(self, names)
 
+    def rename(self, new_names: Mapping[str, str]) -> Source:
+        """The same images under other class names; classes that get the same name become one."""
+        return Renamed(self, new_names) if new_names else self
+
 
 class Kept(Source):
     """The images of some classes of a labeled source."""
@@ -91,6 +95,23 @@ class Kept(Source):
         for record in self.source.records(seed):
             if record.label in self.new_label:
                 yield record._replace(label=self.new_label[record.label])
+
+
+class Renamed(Source):
+    """The images of a labeled source under other class names."""
+
+    def __init__(self, source: Source, new_names: Mapping[str, str]) -> None:
+        union = ClassUnion.of([Classes.of(source.classes).renamed(new_names, source.name)])
+        self.name, self.source, self.classes, self.new_label = source.name, source, union.names, union.columns[0]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def labels(self) -> Iterator[int]:
+        return (self.new_label[label] for label in self.source.labels())
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        return (record._replace(label=self.new_label[record.label]) for record in self.source.records(seed))
 
 
 class Unlabeled(Source):

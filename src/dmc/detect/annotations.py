@@ -8,7 +8,7 @@ the box; here a box lies between pixel borders, counted from 0, so VOC's left an
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
@@ -18,7 +18,7 @@ import numpy.typing as npt
 from PIL import Image
 from pydantic import BaseModel, Field, ValidationError
 
-from dmc.classes import Classes
+from dmc.classes import Classes, ClassUnion
 from dmc.data.decode import upright_size
 from dmc.data.sources import UNLABELED, Objects, Record, Source, permuted
 from dmc.errors import DmcError, first_line
@@ -68,6 +68,15 @@ class Scenery(Source):
                 )
                 scenes.append(Annotated(scene.image, parts))
         return Scenery(self.name, kept.names, scenes).require_objects()
+
+    def rename(self, new_names: Mapping[str, str]) -> Scenery:
+        if not new_names:
+            return self
+        union = ClassUnion.of([Classes.of(self.classes).renamed(new_names, self.name)])
+        new_label = np.array(union.columns[0], dtype=np.int64)
+        found = [(scene.image, scene.objects) for scene in self.scenes]
+        scenes = [Annotated(image, seen._replace(labels_M=new_label[seen.labels_M])) for image, seen in found]
+        return Scenery(self.name, union.names, scenes)
 
     def require_objects(self) -> Scenery:
         """There is nothing to learn, and nothing to test, where nothing is marked, or all is difficult."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from dmc.classes import Classes
 from dmc.data.decode import decode, opened, upright_size
 from dmc.data.feed import Stream
 from dmc.data.sources import UNLABELED, Objects, Record, Source
@@ -22,7 +23,7 @@ from dmc.detect.scenes import SceneBatch
 from dmc.detect.teachers import DetectorTeachers
 from dmc.device import pick_device
 from dmc.errors import DmcError
-from dmc.evaluation import require_known_classes
+from dmc.evaluation import known_names, names_for_them, require_known_classes, say_left_out
 from dmc.progress import progress
 
 
@@ -60,15 +61,23 @@ def evaluate(
     data: str | Path | Source,
     *,
     keep: Sequence[str] | None = None,
+    known: bool = False,
+    rename: Mapping[str, str] | None = None,
 ) -> DetectionEvaluation:
     """Average precision on labeled scenes; images without objects stay in, since false alarms count.
 
-    A class of `keep` that the model knows and the scenes do not show has no precision: NaN."""
+    `keep`, `known` and `rename` are as for classifiers, and leave out objects. A class of `keep` that the model knows
+    and the scenes do not show has no precision: NaN."""
     source = open_scenes(data).require_objects()
     absent: list[str] = []
     if keep is not None:
-        absent = [name for name in keep if name not in source.classes and name in model.classes.names]
-        source = source.keep([name for name in keep if name not in absent], empty=True)
+        wanted = Classes.of(dict.fromkeys((*source.classes, *model.classes.names))).keep(keep, source.name).names
+        absent = [name for name in wanted if name not in source.classes]
+        source = source.keep([name for name in wanted if name not in absent], empty=True)
+    source = source.rename(names_for_them(source, model.classes, model.name, rename or {}))
+    if known:
+        whole, source = source, source.keep(known_names(source, model.classes, model.name), empty=True)
+        say_left_out("objects", whole, source, model.name)
     require_known_classes(source, model.classes, model.name)
     found, truth, skipped = _answers(model, source)
     labels = {name: model.classes.require(name) for name in source.classes}
