@@ -11,6 +11,7 @@ import torch
 
 import dmc as library
 from dmc.errors import DmcError
+from dmc.models.blueprint import is_detector
 from dmc.models.build import create
 from tests.conftest import SMALL, Answer, tiny, write_images
 from tests.test_cli import QUICK, bad
@@ -114,7 +115,7 @@ FLAT = "from torch import nn\ndef make_network({}): return nn.Sequential(nn.Flat
     [
         (FLAT.format("n", "n"), ""),
         (FLAT.format("", 2), ""),
-        (FLAT.format("width=9", 5), "has 2 class names but its head has 5 outputs"),
+        (FLAT.format("outputs=5", "outputs"), "has 2 class names but its head has 5 outputs"),
         ("make_network = 3", "has no function 'make_network'"),
         ("def make_network(num_classes):\n    return [num_classes]", "makes a list, not a torch.nn.Module"),
         ("def make_network(num_classes):\n    raise OSError('no disk')", "cannot run .*: OSError: no disk"),
@@ -122,8 +123,8 @@ FLAT = "from torch import nn\ndef make_network({}): return nn.Sequential(nn.Flat
     ],
 )
 def test_factories(tmp_path: Path, code: str, words: str) -> None:
-    (tmp_path / "fcos_like.py").write_text(code)  # a name that is no detector's
-    arch = f"{tmp_path}/fcos_like.py:make_network"
+    (tmp_path / "net.py").write_text(code)
+    arch = f"{tmp_path}/net.py:make_network"
     if not words:
         assert library.Specialist.untrained(arch, "ab", SMALL).logits(PIXELS).shape == (2, 2)
         return
@@ -131,11 +132,17 @@ def test_factories(tmp_path: Path, code: str, words: str) -> None:
         library.Specialist.untrained(arch, "ab", SMALL)
 
 
+def test_a_file_is_no_detector_whatever_it_is_called() -> None:
+    assert not is_detector("fcos_like.py:make_network")
+
+
 def test_bad_factories(dmc: Dmc, tmp_path: Path, net: Path, labeled_folder: Path) -> None:
     command = ("train", labeled_folder, "-o", tmp_path / "out", "--size", 16, *QUICK, "--arch")
     bad(dmc(*command, f"{tmp_path}/gone.py:f"), "no such file", "gone.py")
     bad(dmc(*command, f"{net}:make_network", "--weights", "imagenet"), "there are no ImageNet weights of")
     assert not (tmp_path / "out").exists()
+    with pytest.raises(DmcError, match=r"no such file: gone\.py"):
+        library.Specialist(create(f"{net}:make_network", 2), "ab", SMALL, arch="gone.py:f").save(tmp_path / "lost")
     (tmp_path / "m").mkdir()
     (tmp_path / "m" / "net.py").write_text("mine = 1\n")
     specialist = library.Specialist.untrained(f"{net}:make_network", "ab", SMALL)

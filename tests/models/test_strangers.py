@@ -166,9 +166,11 @@ def test_tensors_that_agree_in_all_but_name_are_taken_in_order(dmc: Dmc, tmp_pat
     same_answers(loaded, network)
     bad(dmc("predict", spec.replace("names-10", "names-3"), image), "cannot read the class list")
     names_file(tmp_path, 3)
-    said = dmc("predict", spec.replace("names-10", "names-3"), image)
-    assert said.code == 2
-    assert "3 class names but the head 'fc.bias' has 10 outputs" in said.err
+    bad(
+        dmc("predict", spec.replace("names-10", "names-3"), image),
+        "3 class names but the head 'fc.bias' has 10 outputs",
+    )
+    bad(dmc("predict", spec.replace("resnet8", "resnet14"), image), "it has 37 tensors, such as 'part0.weight', where")
 
 
 def swapped(state: dict[str, Tensor], suffix: str) -> dict[str, Tensor]:
@@ -208,6 +210,14 @@ def test_any_architecture_is_filled_in_order(caplog: pytest.LogCaptureFixture) -
     assert torch.equal(ours.state_dict()["2.weight"], theirs.state_dict()["2.weight"])
     assert len(caplog.messages) == 1
     assert caplog.records[0].levelno == logging.WARNING
+
+
+def test_a_file_that_is_sorted_by_name_tells_no_order() -> None:
+    """`part10` comes before `part2`, and both have the same shape and role."""
+    ours, theirs = (nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(11))) for _ in range(2))
+    state = in_another_tongue(theirs.state_dict())
+    with pytest.raises(DmcError, match=r"a \.safetensors file does not keep their order"):
+        fill(ours, {key: state[key] for key in sorted(state)}, Path("w.safetensors"), "mine", 2)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from torchvision.models import get_model_weights
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, nearest
 from dmc.models.cifar_resnet import CifarResNet, register_with_timm
-from dmc.models.factory import is_factory, make, require_file
+from dmc.models.factory import is_factory, make
 from dmc.models.hub import downloading
 from dmc.models.weights import begin_from, fetched, read_weights
 
@@ -25,7 +25,7 @@ CIFAR = re.compile(r"(?:cifar_)?resnet(\d+)")
 def known_architecture(arch: str) -> str:
     """The canonical name, or an error with the nearest one. Papers' `resnet32` is `cifar_resnet32`."""
     if is_factory(arch):
-        return require_file(arch)
+        return arch
     if arch.startswith("torchvision:"):
         import torchvision
 

@@ -31,13 +31,6 @@ def _parts(arch: str) -> tuple[Path, str]:
     return Path(match[1]), match[2]
 
 
-def require_file(arch: str) -> str:
-    file, _ = _parts(arch)
-    if not file.is_file():
-        raise DmcError(f"no such file: {file}")
-    return arch
-
-
 def make(arch: str, num_classes: int) -> nn.Module:
     """Run the file and call the function, with the number of classes where it takes that."""
     file, name = _parts(arch)
@@ -61,7 +54,9 @@ def _called(function: Callable[..., Any], num_classes: int) -> Any:
 
 def keep_file(arch: str, folder: Path) -> str:
     """Copy the file to a model's folder; the architecture's name there."""
-    file, name = _parts(require_file(arch))
+    file, name = _parts(arch)
+    if not file.is_file():
+        raise DmcError(f"no such file: {file}")
     source, copy = file.read_text(encoding="utf-8"), folder / file.name
     if copy.exists() and copy.read_text(encoding="utf-8") != source:
         raise DmcError(f"{copy} is another file than {file}; choose another folder")

@@ -76,7 +76,7 @@ def fetched(url: str, what: str) -> dict[str, Tensor]:
 def begin_from(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
     """Weights of a network with other classes: all but the layer that answers, which stays as it is."""
     own = module.state_dict()
-    tensors = _under_own_names(module, tensors, path, arch, class_count)
+    tensors, notice = _under_own_names(module, tensors, path, arch, class_count)
     other = [k for k, v in own.items() if k not in tensors or tensors[k].shape != v.shape]
     cut_off = set(takewhile(lambda key: key not in tensors, reversed(own)))  # a layer that answers comes last
     foreign = [
@@ -87,16 +87,19 @@ def begin_from(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arc
     ]
     if foreign:
         raise DmcError(f"{path} does not fit {arch}: {foreign[0]!r} is missing or has another shape")
+    if notice:
+        logger.warning(notice)
     module.load_state_dict({key: tensors[key] for key in own if key not in other}, strict=False)
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
     """Put weights into a module, or say in one line why they do not fit."""
     own = _counted_out(module.state_dict())
-    tensors = _under_own_names(module, tensors, path, arch, class_count)
+    tensors, notice = _under_own_names(module, tensors, path, arch, class_count)
     theirs = _counted_out(tensors)
     misshapen = [key for key in own if key in theirs and theirs[key].shape != own[key].shape]
-    if own.keys() == theirs.keys() and misshapen and all(key in _head(own, class_count) for key in misshapen):
+    in_rows = [k for k in misshapen if own[k].shape == (class_count, *theirs[k].shape[1:])]
+    if own.keys() == theirs.keys() and misshapen and misshapen == in_rows:
         key = misshapen[-1]
         raise DmcError(f"{path}: {class_count} class names but the head {key!r} has {len(theirs[key])} outputs")
     if own.keys() != theirs.keys() or misshapen:
@@ -104,6 +107,8 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str
         if path.suffix == ".safetensors" and not own.keys() & theirs.keys():
             difference += "; a .safetensors file does not keep their order, a file of torch.save does"
         raise DmcError(f"{path} does not fit {arch}: {difference}; {ANOTHER}")
+    if notice:
+        logger.warning(notice)
     module.load_state_dict(tensors, strict=False)
 
 
@@ -119,31 +124,33 @@ def _head(own: Mapping[str, Tensor], class_count: int) -> set[str]:
 
 def _under_own_names(
     module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int
-) -> Mapping[str, Tensor]:
-    """A stranger's tensors under the module's own names, where they are known by another name or by their order."""
+) -> tuple[Mapping[str, Tensor], str]:
+    """A stranger's tensors under the module's own names, as far as that goes; and what a user should know about it."""
     own, theirs = _counted_out(module.state_dict()), _counted_out(tensors)
-    if own.keys() & theirs.keys() == own.keys():
-        return tensors
+    if own.keys() <= theirs.keys():
+        return tensors, ""
     if isinstance(module, CifarResNet):
-        letters = [key for key in theirs if ".conv_a." in key]
-        if letters:  # no tensor shows it
-            raise DmcError(
-                f"{path} does not fit {arch}: with names such as {letters[0]!r}, shortcuts put all of their zeros "
-                f"behind the channels, and those of {arch} on both sides; {ANOTHER}"
-            )
+        _require_zeros_on_both_sides(theirs, path, arch)
         usual = {key: module.own_name(key) for key in theirs}
         theirs = {usual[key] if usual[key] in own else key: value for key, value in theirs.items()}
-        if theirs.keys() == own.keys():
-            return theirs
     # A .safetensors file has its tensors in the order of their names, which tells nothing.
-    if path.suffix == ".safetensors" or not _agree_in_order(own, theirs, class_count):
-        return theirs
-    first = next(pair for pair in zip(theirs, own, strict=True) if pair[0] != pair[1])
-    logger.warning(
-        f"{path}: its tensors have other names than those of {arch} and are taken in their order, {first[0]!r} for "
-        f"{first[1]!r} and so on; evaluate it to be sure"
+    if theirs.keys() == own.keys() or path.suffix == ".safetensors" or not _agree_in_order(own, theirs, class_count):
+        return theirs, ""
+    other, ours = next(pair for pair in zip(theirs, own, strict=True) if pair[0] != pair[1])
+    return dict(zip(own, theirs.values(), strict=True)), (
+        f"{path}: its tensors have other names than those of {arch} and are taken in their order, {other!r} for "
+        f"{ours!r} and so on; evaluate it to be sure"
     )
-    return dict(zip(own, theirs.values(), strict=True))
+
+
+def _require_zeros_on_both_sides(names: Iterable[str], path: Path, arch: str) -> None:
+    """No tensor shows where a shortcut puts its zeros, but the names of one public family do."""
+    for name in names:
+        if ".conv_a." in name:
+            raise DmcError(
+                f"{path} does not fit {arch}: with names such as {name!r}, shortcuts put all of their zeros behind the "
+                f"channels, and those of {arch} on both sides; {ANOTHER}"
+            )
 
 
 def _agree_in_order(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor], class_count: int) -> bool:
@@ -172,7 +179,9 @@ def _borders(names: Iterable[str], parts: int) -> set[int]:
 def _difference(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor], arch: str) -> str:
     """What is different about a stranger's network, in a few words."""
     unknown, missing = [k for k in theirs if k not in own], [k for k in own if k not in theirs]
-    if not own.keys() & theirs.keys() and len(own) == len(theirs):  # only names differ, or all of it
+    if not own.keys() & theirs.keys() and len(own) != len(theirs):
+        return f"it has {len(theirs)} tensors, such as {unknown[0]!r}, where {arch} has {len(own)} by other names"
+    if not own.keys() & theirs.keys():
         pairs = [(a, b) for a, b in zip(own, theirs, strict=True) if own[a].shape != theirs[b].shape]
         if not pairs:
             return f"its {len(theirs)} tensors have other names, such as {unknown[0]!r}, or another order"
