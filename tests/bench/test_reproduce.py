@@ -76,7 +76,7 @@ def test_a_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path: Path, nam
     table = (out / f"{name}-smoke.md").read_text()
     assert recipe.title in table
     assert "profile smoke" in table
-    assert "not the paper's numbers" in table
+    assert "mean nothing" in table
     assert f"`dmc reproduce {name} --profile smoke --orders 1" in table
     assert "Minutes, not counting what was there before: " in table
     assert json.loads((out / f"{name}-smoke.json").read_text()) == rows

@@ -12,7 +12,7 @@ from dmc.errors import DmcError
 from dmc.files import write_text
 from dmc.methods import title_of
 from dmc.report.figures import Series, draw_lines, look_of
-from dmc.report.provenance import footnote
+from dmc.report.provenance import caution, footnote
 
 COLUMNS = ("final", "average incremental", "forgetting", "intransigence", "old - new")
 
@@ -24,7 +24,7 @@ def report(bench: Bench, ran_as: str) -> tuple[dict[str, Any], str]:
         raise DmcError(f"no cell is finished; see {bench.folder}/order-*/METHOD/failed.txt")
     title = f"{bench.stream}, {bench.group_size} classes at a time, profile {ran_as}"
     draw_curves(summed, title, bench.folder / "accuracy.png")
-    table = as_table(summed, title)
+    table = as_table(summed, title) + caution(bench.profile.name)
     made = {title_of(name): bench.made(name) for name in summed}
     rows = {name: {"profile": ran_as} | row for name, row in summed.items()}
     write_text(bench.folder / "table.md", f"{table}\n\n{footnote(made)}\n")

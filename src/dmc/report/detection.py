@@ -9,6 +9,7 @@ import numpy as np
 
 from dmc.bench.coco import VOC
 from dmc.bench.detection import DetectionReproduction
+from dmc.report.provenance import caution
 
 MEANS = ("old", "new", "all")
 
@@ -37,9 +38,7 @@ def as_table(job: DetectionReproduction, rows: Sequence[dict[str, Any]]) -> str:
         lines.append(f"{start}{label}{'' if done else ' (failed)'} | " + " | ".join(cells) + " |")
         if same[0]["published"]:
             lines.append(f"{start}*{label}, published* | " + " | ".join(_published(same[0], classes)) + " | |")
-    if job.profile.name != "paper":
-        lines += ["", f"Made with the profile `{job.profile.name}`: not the paper's settings, so not its numbers."]
-    return "\n".join(lines)
+    return "\n".join(lines) + caution(job.profile.name)
 
 
 def _cell(values: Sequence[float | None]) -> str:

@@ -10,6 +10,15 @@ from typing import Any
 Made = Mapping[str, Any]  # what `dmc.training.run.made` gives
 
 
+def caution(profile: str) -> str:
+    """What a table that was not made at the paper's settings says below itself; empty for one that was."""
+    if profile == "smoke":
+        return "\n\nMade with the profile `smoke`: its numbers only show that everything runs, and mean nothing."
+    if profile == "paper":
+        return ""
+    return f"\n\nMade with the profile `{profile}`: not the paper's settings, so not the paper's numbers."
+
+
 def footnote(rows: Mapping[str, Sequence[Made]]) -> str:
     """The command, what it ran with, and the minutes of each row, whose parts were made one by one."""
     parts = [part for made in rows.values() for part in made]

@@ -31,6 +31,7 @@ from dmc.report.figures import (
     save,
     setting_look,
 )
+from dmc.report.provenance import caution
 
 
 def report(job: Reproduction | DetectionReproduction, rows: Sequence[Row]) -> str:
@@ -61,9 +62,7 @@ def as_table(job: Reproduction, rows: Sequence[Row]) -> str:
             shown.append(cell(row.get(column)))
             shown += [_published(row["published"].get(column))] if column in known else []
         lines.append(f"| {row['setting']} | {row['row']} | {row['orders']} | " + " | ".join(shown) + " |")
-    if job.profile != "paper":
-        lines += ["", f"Made with the profile `{job.profile}`: not the paper's settings, so not the paper's numbers."]
-    return "\n".join(lines)
+    return "\n".join(lines) + caution(job.profile)
 
 
 def _published(value: Sequence[float] | None) -> str:
