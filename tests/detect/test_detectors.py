@@ -29,7 +29,7 @@ from dmc.data.sources import Objects
 from dmc.detect.agreement import Recovered, as_objects, false_alarms
 from dmc.detect.annotations import open_scenes
 from dmc.detect.consolidation import DetectionDistillation, DetectorConsolidation
-from dmc.detect.detector import IMAGENET, Detector, suppressed
+from dmc.detect.detector import IMAGENET, LEAST_SCORE, Detector, suppressed
 from dmc.detect.evaluation import coco_precision, evaluate
 from dmc.detect.precision import Found
 from dmc.detect.scenes import Scenes
@@ -67,6 +67,8 @@ def test_overlapping_candidates_of_one_class_are_suppressed() -> None:
     found = suppressed(scores, boxes, boxes, lambda offsets, _: offsets, (100, 100))
     assert found.labels_M.tolist() == [0, 1]  # another class may lie at the same place, and 0.01 is too little
     assert found.scores_M == pytest.approx([0.9, 0.7])
+    found = suppressed(scores, boxes, boxes, lambda offsets, _: offsets, (100, 100), least=0.005)
+    assert found.scores_M == pytest.approx([0.9, 0.7, 0.01])  # unless less is asked for
 
 
 def test_nothing_is_found_in_the_padding() -> None:
@@ -211,7 +213,7 @@ def test_a_broken_image_does_not_shift_the_others_truth(squares: Path, tmp_path:
     scenes = open_scenes(f"{folder},split=val")
 
     class Seer(Detector):
-        def detections(self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]]) -> list[Found]:
+        def detections(self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], least: float = 0) -> list[Found]:
             found = []
             for image, (_, width) in zip(images_N3HW, sizes, strict=True):
                 boxes, labels = [], []
@@ -337,8 +339,11 @@ def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled:
     with Image.open(tmp_path / "drawn" / "val_000.png") as picture:
         assert picture.size == (96, 80)
     assert "val_000.jpg: " in dmc("predict", tmp_path / "m", image).out
+    (answer,) = json.loads(dmc("predict", tmp_path / "m", image, "--json", "--least", 0.001).out)
+    scores = [found["score"] for found in answer["objects"]]
+    assert 0.001 <= min(scores) < LEAST_SCORE  # below what counts in an evaluation
     for wrong, words in (
-        (("--least", 0.01), "0.05 to 1"),
+        (("--least", 1.1), "less than or equal to 1"),
         ((image, "--draw", tmp_path / "d"), "both would be drawn"),
         ((tmp_path / "drawn" / "val_001.png", "--draw", tmp_path / "drawn"), "val_001.png would be overwritten"),
         (("--top", 1), "is a detector: --top is for classifiers"),

@@ -85,12 +85,14 @@ class Detector(Model):
         """The probability of each class at each anchor."""
         return self.network.scores(answers.logits_NAK, answers.boxes_NAB)
 
-    def detections(self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]]) -> list[Found]:
-        """What it finds in each image, in the batch's pixels, best first."""
+    def detections(
+        self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], least: float = LEAST_SCORE
+    ) -> list[Found]:
+        """What it finds in each image with more than the least score, in the batch's pixels, best first."""
         with torch.no_grad():
             answers = self.answers(images_N3HW)
             self.require_finite(answers.logits_NAK)
-            return found_in(answers, self.scores(answers), self.network.decoded, sizes)
+            return found_in(answers, self.scores(answers), self.network.decoded, sizes, least)
 
     def widened(self, names: Iterable[str], seed: int = 0) -> Detector:
         """A copy that answers for more classes: for the old ones as before, for the new ones at random."""
@@ -125,16 +127,25 @@ def detector_preprocessing(arch: str) -> Preprocessing:
     return replace(IMAGENET, mean=tuple(cfg.mean), std=tuple(cfg.std)) if cfg else IMAGENET
 
 
-def found_in(answers: Answers, scores_NAK: Tensor, decode: Decode, sizes: Sequence[tuple[int, int]]) -> list[Found]:
+def found_in(
+    answers: Answers, scores_NAK: Tensor, decode: Decode, sizes: Sequence[tuple[int, int]], least: float
+) -> list[Found]:
     """What is found in each image of a batch."""
     images = zip(scores_NAK, answers.boxes_NAB, sizes, strict=True)
-    return [suppressed(scores_AK, boxes_AB, answers.anchors_A4, decode, size) for scores_AK, boxes_AB, size in images]
+    return [suppressed(scores, boxes, answers.anchors_A4, decode, size, least) for scores, boxes, size in images]
 
 
-def suppressed(scores_AK: Tensor, boxes_AB: Tensor, anchors_A4: Tensor, decode: Decode, size: tuple[int, int]) -> Found:
+def suppressed(
+    scores_AK: Tensor,
+    boxes_AB: Tensor,
+    anchors_A4: Tensor,
+    decode: Decode,
+    size: tuple[int, int],
+    least: float = LEAST_SCORE,
+) -> Found:
     """The best candidates of an image, without those that overlap a better one of the same class."""
     flat = scores_AK.flatten()
-    likely = (flat > LEAST_SCORE).nonzero().flatten()
+    likely = (flat > least).nonzero().flatten()
     best = likely[flat[likely].topk(min(CANDIDATES, len(likely))).indices]
     places, labels_M = best // scores_AK.shape[1], best % scores_AK.shape[1]
     boxes_M4 = clip_boxes_to_image(decode(boxes_AB[places], anchors_A4[places]), size)

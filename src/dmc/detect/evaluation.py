@@ -165,8 +165,8 @@ def predict(
     model: Detector | DetectorTeachers, images: Sequence[str | Path], least: float = 0.3
 ) -> list[list[Sighting]]:
     """What is found in each image file with at least that score, best first."""
-    if not LEAST_SCORE <= least <= 1:
-        raise DmcError(f"the least score to show is {LEAST_SCORE} to 1, not {least:g}")
+    if not 0 <= least <= 1:
+        raise DmcError(f"the least score to show is 0 to 1, not {least:g}")
     answers = []
     for path in map(Path, images):
         if not path.is_file():
@@ -181,7 +181,7 @@ def sightings(model: Detector | DetectorTeachers, record: Record, least: float) 
     batch = model.framing.batch([(record, decode(record, model.framing))])
     with opened(record) as image:
         width, height = upright_size(image)
-    one = model.detections(batch.images_N3HW.to(pick_device()), batch.sizes)[0]
+    one = model.detections(batch.images_N3HW.to(pick_device()), batch.sizes, min(least, LEAST_SCORE))[0]
     one = scaled(one, width / batch.sizes[0][1], height / batch.sizes[0][0])
     return [
         Sighting(model.classes.names[label], float(score), (float(a), float(b), float(c), float(d)))

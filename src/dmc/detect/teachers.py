@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from dmc.detect.detector import Detector, found_in
+from dmc.detect.detector import LEAST_SCORE, Detector, found_in
 from dmc.detect.precision import Found
 from dmc.detect.scenes import Scenes
 from dmc.distill.targets import Centring, build_targets
@@ -64,7 +64,9 @@ class DetectorTeachers(TeacherGroup[Detector]):
             boxes_NSB = owned([gathered(a.boxes_NAB, places_NS) for a in answers], owner_NA.gather(1, places_NS))
         return Selected(places_NS, target_MT.view(*places_NS.shape, -1), boxes_NSB)
 
-    def detections(self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]]) -> list[Found]:
+    def detections(
+        self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], least: float = LEAST_SCORE
+    ) -> list[Found]:
         """Inference twice: at each anchor the most probable class of any teacher, with that teacher's box."""
         answers = self.each(images_N3HW)
         with torch.no_grad():
@@ -77,7 +79,7 @@ class DetectorTeachers(TeacherGroup[Detector]):
             best_NA = scores_NAT.argmax(dim=2, keepdim=True)
             only_NAT = torch.zeros_like(scores_NAT).scatter(2, best_NA, scores_NAT.gather(2, best_NA))
             together = answers[0]._replace(boxes_NAB=owned([a.boxes_NAB for a in answers], owner_NA))
-            return found_in(together, only_NAT, self.answering[0].network.decoded, sizes)
+            return found_in(together, only_NAT, self.answering[0].network.decoded, sizes, least)
 
 
 def require_same_anchors(answers: Sequence[tuple[Detector, Answers]]) -> None:
