@@ -346,6 +346,16 @@ def test_others_may_read_the_model(tmp_path: Path) -> None:
     assert len(modes) == 1
 
 
+def test_short_help_and_completion_of_the_shell(dmc: Dmc, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert dmc("-h").out == dmc("--help").out
+    assert dmc("train", "-h").out == dmc("train", "--help").out
+    assert "Usage: dmc train" in dmc("train", "-h").out
+    assert "complete -o default -F _dmc_completion dmc" in dmc("--show-completion", "bash").out
+    for name, value in (("_DMC_COMPLETE", "complete_bash"), ("COMP_WORDS", "dmc con"), ("COMP_CWORD", "1")):
+        monkeypatch.setenv(name, value)
+    assert dmc().out == "consolidate\n"
+
+
 def test_version(dmc: Dmc) -> None:
     said = dmc("--version")
     assert (said.code, said.out) == (0, f"dmc {version('deep-model-consolidation')}\n")

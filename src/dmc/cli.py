@@ -67,7 +67,7 @@ app = typer.Typer(
     cls=Verbs,
     help="One vision model out of several, without the data they were trained on.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -377,12 +377,18 @@ def common(
     """One vision model out of several, without the data they were trained on."""
 
 
+class Notices(logging.Handler):
+    """Print what the library logs as lines on stderr, above a progress bar where there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        from tqdm import tqdm
+
+        tqdm.write(f"dmc: {record.getMessage()}", file=sys.stderr)
+
+
 def show_notices() -> None:
-    """Print what the library wants a user to know, such as weights that were taken in their order."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("dmc: %(message)s"))
     notices = logging.getLogger("dmc")
-    notices.handlers = [handler]
+    notices.handlers = [Notices()]
     notices.setLevel(logging.INFO)
 
 
@@ -390,7 +396,7 @@ def main() -> None:
     """Every error is one line, and exit status 2; `dmc` alone shows what there is."""
     show_notices()
     try:
-        sys.exit(app(standalone_mode=False))
+        sys.exit(app(prog_name="dmc", standalone_mode=False))
     except typer.TyperException as error:  # an option or a verb that is not there, a value that does not fit
         print(error if len(sys.argv) == 1 else f"dmc: {error.format_message()}", file=sys.stderr)
     except DmcError as error:
