@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 import tarfile
 import zipfile
 from collections import Counter
@@ -17,8 +18,8 @@ import pytest
 from PIL import Image
 
 from dmc.data.decode import Geometry, decode, decode_or_skip
-from dmc.data.opening import open_images, open_labeled
-from dmc.data.sources import ArrayImages, JoinedImages, Record, Source, buffer_shuffled
+from dmc.data.opening import open_images, open_labeled, sample_of
+from dmc.data.sources import ArrayImages, JoinedImages, Record, Source, Unlabeled, buffer_shuffled
 from dmc.errors import DmcError
 from tests.conftest import write_images
 
@@ -170,6 +171,126 @@ def test_joined_sources_are_mixed() -> None:
     assert Counter(labels) == {0: 300, 1: 100}
     for quarter in range(4):
         assert 10 < sum(labels[100 * quarter : 100 * (quarter + 1)]) < 40
+
+
+def write_tar(path: Path, numbers: range) -> None:
+    with tarfile.open(path, "w") as tar:
+        for i in numbers:
+            info = tarfile.TarInfo(f"{i}.png")
+            info.size = len(png(i))
+            tar.addfile(info, io.BytesIO(png(i)))
+
+
+def every_kind(folder: Path) -> list[Path | str]:
+    """Sources of ten images each, whose grey values are 0 to 9, 10 to 19 and so on."""
+    for i in range(10):
+        (folder / "photos").mkdir(exist_ok=True)
+        (folder / "photos" / f"{i}.png").write_bytes(png(i))
+    for shard in range(2):
+        hub_table([0] * 5, start=10 + 5 * shard).to_parquet(folder / f"{shard}.parquet")
+        write_tar(folder / f"{shard}.tar", range(20 + 5 * shard, 25 + 5 * shard))
+    np.savez(folder / "a.npz", images=np.stack([np.full((4, 4), 30 + i, np.uint8) for i in range(10)]), labels=[0] * 10)
+    (folder / "hub" / "data").mkdir(parents=True)
+    hub_table([0] * 10, start=40).to_parquet(folder / "hub" / "data" / "train-00000-of-00001.parquet")
+    return [folder / "photos", f"{folder}/*.parquet", f"{folder}/*.tar", folder / "a.npz", f"hf-hub:{folder}/hub"]
+
+
+def test_unlabeled_images_of_every_kind_are_joined_and_sampled(tmp_path: Path) -> None:
+    specs = every_kind(tmp_path)
+    array = np.stack([np.full((4, 4), 50 + i, np.uint8) for i in range(10)])
+    joined = open_images([*specs, array, array + 10])
+    assert joined.classes == ()
+    assert len(joined) == 70
+    assert values(joined) == list(range(70))
+    mixed = values(joined, seed=1)
+    assert sorted(mixed) == list(range(70))
+    assert all(len({value // 10 for value in mixed[i : i + 14]}) >= 4 for i in range(0, 70, 14))
+    assert {record.label for record in joined.records()} == {-1}
+    assert len({record.name for record in joined.records()}) == 70
+    sample = sample_of(joined, 20, seed=0)
+    found = values(sample)
+    assert len(sample) == len(set(found)) == 20
+    assert found == sorted(found) != list(range(20))
+    assert sorted(values(sample, seed=5)) == found != values(sample, seed=5)
+    assert set(values(sample_of(joined, 10, seed=0))) < set(found)
+    assert values(sample_of(joined, 20, seed=1)) != found == values(sample_of(joined, 20, seed=0))
+
+
+@pytest.mark.parametrize("kind", range(5))
+def test_a_sample_of_any_source_is_the_same_in_every_order(tmp_path: Path, kind: int) -> None:
+    source = open_images(every_kind(tmp_path)[kind])
+    sample = sample_of(source, "40%", seed=2)
+    chosen = values(sample)
+    assert len(sample) == len(chosen) == 4
+    assert set(chosen) < set(values(source))
+    orders = [values(sample, seed) for seed in range(3)]
+    assert all(sorted(order) == chosen for order in orders)
+    assert any(order != chosen for order in orders)
+    assert values(sample_of(Unlabeled(source), "40%", seed=2)) == chosen
+    for seed in range(3):
+        assert sorted(values(sample_of(Unlabeled(source), "40%", seed=2), seed)) == chosen
+
+
+def test_to_choose_images_none_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the records themselves are: of parquet, tar and hub the names are known without."""
+    sources = [open_images(spec) for spec in every_kind(tmp_path)]
+    labeled = open_labeled(tmp_path / "0.parquet").keep(["cat"])
+    names = [[record.name for record in source.records()] for source in (*sources, labeled)]
+    for source in (*sources[1:3], sources[4]):
+        monkeypatch.setattr(type(source), "records", None)
+    for source, known in zip((*sources, labeled), names, strict=True):
+        assert list(source.names()) == known
+    assert list(labeled.labels()) == [0] * 5
+
+
+@pytest.mark.parametrize(
+    ("limit", "count"),
+    [(3, 3), ("3", 3), (0.25, 2), ("0.25", 2), ("25%", 2), ("1", 1), ("1.0", 10), ("0.1%", 1), (99, 10)],
+)
+def test_a_number_or_a_share(limit: int | float | str, count: int) -> None:
+    """A quarter of ten is rounded to the even two; of a share, one image is left at least."""
+    assert len(sample_of(open_images(np.zeros((10, 4, 4), np.uint8)), limit, seed=0)) == count
+
+
+@pytest.mark.parametrize("limit", [0, "0", "-1", "1.5", "101%", "many", "nan", "", "%", 0.0])
+def test_what_is_neither_a_number_nor_a_share(limit: int | float | str) -> None:
+    with pytest.raises(DmcError, match=r"is neither a number of images nor a share of them, such as 0\.25 or 25%"):
+        sample_of(open_images(np.zeros((10, 4, 4), np.uint8)), limit, seed=0)
+
+
+def test_a_glob_may_match_different_things(tmp_path: Path) -> None:
+    every_kind(tmp_path)
+    shutil.rmtree(tmp_path / "hub")
+    (tmp_path / "photos of another day").mkdir()
+    (tmp_path / "photos of another day" / "0.png").write_bytes(png(40))
+    source = open_images(f"{tmp_path}/*")
+    assert sorted(values(source)) == list(range(41))
+    assert source.name == f"{tmp_path}/*"
+    assert values(open_images(f"{tmp_path}/photos/[3-5].png")) == [3, 4, 5]
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(DmcError, match=r"cannot read images from .*/notes\.txt"):
+        open_images(f"{tmp_path}/*")
+
+
+def test_an_image_that_is_named_twice_does_not_count_twice(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "a", 2)
+    write_images(folder / "b", 2)
+    for one, other in (("a", "a/b"), ("a/b", "a/"), ("*", "a"), ("a", "a")):
+        with pytest.raises(DmcError, match="are named twice, and would count twice: name them once"):
+            open_images([f"{tmp_path}/{one}", f"{tmp_path}/{other}"])
+    write_images(tmp_path / "ab", 2)
+    assert len(open_images([folder, tmp_path / "ab"])) == 6
+    with pytest.raises(DmcError, match="no images are named"):
+        open_images([])
+
+
+def test_images_of_one_name_cannot_be_chosen() -> None:
+    class Nameless(ArrayImages):
+        def records(self, seed: int | None = None) -> Iterator[Record]:
+            return (record._replace(name="") for record in super().records(seed))
+
+    with pytest.raises(DmcError, match="images of array have the same name"):
+        sample_of(Nameless(np.zeros((10, 4, 4), np.uint8)), 5, seed=0)
 
 
 def test_a_long_stream_is_mixed_through_a_bounded_buffer(monkeypatch: pytest.MonkeyPatch) -> None:

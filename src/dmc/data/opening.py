@@ -3,21 +3,71 @@
 from __future__ import annotations
 
 import glob
+import logging
+from collections.abc import Sequence
 from pathlib import Path
 from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
-from dmc.data.sources import IMAGE_SUFFIXES, ArrayImages, FolderImages, Source, TarImages
+from dmc.data.sources import (
+    IMAGE_SUFFIXES,
+    ArrayImages,
+    FileImages,
+    FolderImages,
+    JoinedImages,
+    Source,
+    TarImages,
+    Unlabeled,
+    name_of,
+    permuted,
+)
+from dmc.data.splits import find_split, require_one_set
 from dmc.data.tables import HubImages, ParquetImages
 from dmc.errors import DmcError, first_line
+from dmc.seeds import seed_for
 from dmc.specs import refuse, split_spec
 
+log = logging.getLogger("dmc")
+OneSet = str | Path | Source | npt.NDArray[np.uint8]
+KINDS = {"tar": frozenset({".tar", ".tgz", ".gz"}), "image": IMAGE_SUFFIXES}  # of files, by their endings
 
-def open_images(spec: str | Path | Source | npt.NDArray[np.uint8]) -> Source:
-    """Unlabeled images: a folder, parquet or tar files (a glob will do), `hf-hub:OWNER/NAME`, an array."""
-    return _open(spec, labeled=False)
+
+def open_images(spec: OneSet | Sequence[OneSet]) -> Source:
+    """Unlabeled images: a folder, parquet or tar files (a glob will do), `hf-hub:OWNER/NAME`, an array; or several."""
+    if isinstance(spec, str | Path | Source | np.ndarray):
+        return _open(spec, labeled=False)
+    if not spec:
+        raise DmcError("no images are named; give one place or more")
+    sources = [_open(one, labeled=False) for one in spec]
+    _refuse_overlap([str(one) for one in spec if isinstance(one, str | Path)])
+    return _joined(sources)
+
+
+def sample_of(source: Source, limit: int | float | str, seed: int) -> Source:
+    """So many images, or such a share (0.25, 25%), at random; a smaller sample is a part of a larger one."""
+    total = len(source)
+    wanted = _amount(str(limit), total)
+    if wanted > total:
+        log.warning("%s has %s images, not %s: all of them are used", source.name, f"{total:,}", f"{wanted:,}")
+    if wanted >= total:
+        return source
+    places = permuted(range(total), seed_for(seed, "sample of images"))[:wanted]
+    return source.at(frozenset(places), f"a sample of {source.name}")
+
+
+def _amount(text: str, total: int) -> int:
+    """`500`, `0.25` or `25%` as a number of images."""
+    try:
+        if text.isdigit() and int(text) > 0:
+            return int(text)
+        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        share = 0
+    if not 0 < share <= 1:
+        raise DmcError(f"aux limit {text!r} is neither a number of images nor a share of them, such as 0.25 or 25%")
+    return max(1, round(share * total))
 
 
 def open_labeled(spec: str | Path | Source) -> Source:
@@ -31,7 +81,39 @@ def open_labeled(spec: str | Path | Source) -> Source:
     return source
 
 
-def _open(spec: str | Path | Source | npt.NDArray[np.uint8], labeled: bool) -> Source:
+def open_with_held_out(spec: str | Path | Source) -> tuple[Source, Source | None]:
+    """Labeled images to train on, and those to test on where a folder holds both."""
+    path = "" if isinstance(spec, Source) else _split(str(spec))[0]
+    split = find_split(Path(path)) if path and Path(path).is_dir() else None
+    if split is None:
+        return open_labeled(spec), None
+    columns = str(spec).removeprefix(path)
+    train, held_out = (open_labeled(f"{part}{columns}") for part in split)
+    for one, other in ((train, held_out), (held_out, train)):
+        missing = [name for name in one.classes if name not in other.classes]
+        if missing:
+            raise DmcError(
+                f"{path} is ambiguous: {one.name} has a class {missing[0]!r}, {other.name} has not; "
+                f"make them alike, or name {train.name} itself"
+            )
+    return train, held_out
+
+
+def _joined(sources: Sequence[Source], name: str | None = None) -> Source:
+    return sources[0] if len(sources) == 1 else JoinedImages(*map(Unlabeled, sources), name=name)
+
+
+def _refuse_overlap(specs: Sequence[str]) -> None:
+    """An image that is named twice would count twice."""
+    paths = [path for path, _ in map(_split, specs) if not path.startswith("hf-hub:")]
+    seen: set[Path] = set()
+    for file in sorted((file.resolve() for path in paths for file in _matched(path)), key=lambda file: len(file.parts)):
+        if seen & {file, *file.parents}:
+            raise DmcError(f"the images of {file} are named twice, and would count twice: name them once")
+        seen.add(file)
+
+
+def _open(spec: OneSet, labeled: bool) -> Source:
     if isinstance(spec, Source):
         source = spec
     elif isinstance(spec, np.ndarray):
@@ -46,20 +128,47 @@ def _open(spec: str | Path | Source | npt.NDArray[np.uint8], labeled: bool) -> S
 
 
 def _open_path(spec: str, labeled: bool) -> Source:
-    path, options = split_spec(spec, ("image", "label", "split", "config"))
-    image, label = options.get("image"), options.get("label")
+    path, options = _split(spec)
     if path.startswith("hf-hub:"):
-        split = options.get("split", "train")
-        return HubImages(path.removeprefix("hf-hub:"), labeled, image, label, split, options.get("config"))
+        image, label, config = (options.get(key) for key in ("image", "label", "config"))
+        return HubImages(path.removeprefix("hf-hub:"), labeled, image, label, options.get("split", "train"), config)
     refuse(spec, options, ("split", "config"), f"{path}; they are for hf-hub:OWNER/NAME")
     if labeled and ((Path(path) / "Annotations").is_dir() or path.endswith(".json")):
         raise DmcError(
             f"{path} has boxes, which are for detectors; a classifier wants a folder per class, parquet or npz"
         )
+    files = _matched(path)
+    groups = [files] if labeled else _of_a_kind(files)
+    return _joined([_open_files(spec, options, group, labeled) for group in groups], name=path)
+
+
+def _split(spec: str) -> tuple[str, dict[str, str]]:
+    return split_spec(spec, ("image", "label", "split", "config"))
+
+
+def _matched(path: str) -> list[Path]:
     files = [Path(path)] if Path(path).exists() else sorted(map(Path, glob.glob(path)))
     if not files:
         raise DmcError(f"no such file or folder: {path}")
+    return files
+
+
+def _of_a_kind(files: Sequence[Path]) -> list[list[Path]]:
+    """Shards of one kind are one source, as are image files; folders and arrays are sources of their own."""
+    groups: dict[str, list[Path]] = {}
+    for file in files:
+        suffix = file.suffix.lower()
+        alone = file.is_dir() or suffix == ".npz"
+        kind = next((kind for kind, suffixes in KINDS.items() if suffix in suffixes), suffix)
+        groups.setdefault(str(file) if alone else kind, []).append(file)
+    return list(groups.values())
+
+
+def _open_files(spec: str, options: dict[str, str], files: list[Path], labeled: bool) -> Source:
+    path, image, label = name_of(files), options.get("image"), options.get("label")
     if len(files) == 1 and files[0].is_dir():
+        if labeled:
+            require_one_set(files[0])
         folder = FolderImages(files[0], labeled)
         shards = [] if len(folder) else sorted(f for f in files[0].rglob("*") if f.suffix in (".parquet", ".tar"))
         if not shards:
@@ -72,8 +181,10 @@ def _open_path(spec: str, labeled: bool) -> Source:
     if suffixes == {".parquet"}:
         return ParquetImages(files, labeled, image, label)
     refuse(spec, options, ("image", "label"), f"{path}; they are for parquet")
-    if suffixes <= {".tar", ".tgz", ".gz"} and not labeled:
+    if suffixes <= KINDS["tar"] and not labeled:
         return TarImages(files)
+    if suffixes <= KINDS["image"] and not labeled:
+        return FileImages(path, files)
     if suffixes == {".npz"} and len(files) == 1:
         return _npz(files[0])
     kinds = "a folder per class, parquet or npz" if labeled else "a folder, parquet, tar shards or npz"

@@ -10,10 +10,10 @@ import random
 import tarfile
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,10 +22,14 @@ from dmc.classes import Classes, ClassUnion
 from dmc.errors import DmcError, first_line
 from dmc.progress import progress
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 SHUFFLE_BUFFER = 2048  # undecoded records
 SHUFFLE_BYTES = 256 * 2**20  # and what they may weigh together
 UNLABELED = -1
+TESTED, ENOUGH_TO_TEST = 10, 20  # one image in so many is held out, where classes have so many on average
 T = TypeVar("T")
 
 
@@ -40,9 +44,9 @@ class Objects(NamedTuple):
 
 
 class Record(NamedTuple):
-    """One image as it is stored: encoded bytes, a file, or pixels (HW or HWC, uint8)."""
+    """One image as it is stored: encoded bytes, a file, or pixels (HW or HWC, uint8); or a user's own."""
 
-    image: bytes | Path | npt.NDArray[np.uint8]
+    image: bytes | Path | npt.NDArray[np.uint8] | Image
     label: int
     name: str
     objects: Objects | None = None  # in images with boxes
@@ -54,6 +58,7 @@ class Source(ABC):
 
     name: str
     classes: tuple[str, ...] = ()  # empty where the images carry no labels
+    steady = True  # an image has one name, in whatever order they come
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -66,6 +71,10 @@ class Source(ABC):
         """The label of each image, in stored order."""
         return (record.label for record in self.records())
 
+    def names(self) -> Iterator[str]:
+        """The name of each image, in stored order."""
+        return (record.name for record in self.records())
+
     def keep(self, names: Iterable[str]) -> Source:
         """Only the images of these classes."""
         return Kept(self, names)
@@ -74,6 +83,14 @@ class Source(ABC):
         """The same images under other class names; classes that get the same name become one."""
         return Renamed(self, new_names) if new_names else self
 
+    def at(self, places: Set[int], name: str) -> Source:
+        """Only the images at these places of the stored order, read when they are wanted."""
+        return Chosen(self.in_lasting_names(), places, name)
+
+    def in_lasting_names(self) -> Source:
+        """The same images, under names that do not depend on the order in which they are read."""
+        return self if self.steady else InStoredOrder(self)
+
 
 class Kept(Source):
     """The images of some classes of a labeled source."""
@@ -81,6 +98,7 @@ class Kept(Source):
     def __init__(self, source: Source, names: Iterable[str]) -> None:
         kept = Classes.of(source.classes).keep(names, source.name)
         self.name, self.source, self.classes = source.name, source, kept.names
+        self.steady = source.steady
         self.new_label = {old: new for new, old in enumerate(kept.columns)}
         images_of = Counter(source.labels())
         for old, new in self.new_label.items():
@@ -96,6 +114,52 @@ class Kept(Source):
             if record.label in self.new_label:
                 yield record._replace(label=self.new_label[record.label])
 
+    def labels(self) -> Iterator[int]:
+        return (self.new_label[label] for label in self.source.labels() if label in self.new_label)
+
+    def names(self) -> Iterator[str]:
+        both = zip(self.source.names(), self.source.labels(), strict=True)
+        return (name for name, label in both if label in self.new_label)
+
+
+class Chosen(Source):
+    """Some images of another source, of which nothing is held but the names."""
+
+    def __init__(self, source: Source, places: Set[int], name: str) -> None:
+        self.name, self.source, self.classes = name, source, source.classes
+        self.chosen = frozenset(called for i, called in enumerate(source.names()) if i in places)
+        if len(self.chosen) < len(places):
+            raise DmcError(f"images of {source.name} have the same name, so that no part of them can be chosen")
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        left = set(self.chosen)  # a name may come again among those that were not chosen
+        for record in self.source.records(seed):
+            if record.name in left:
+                left.remove(record.name)
+                yield record
+
+    def names(self) -> Iterator[str]:
+        return (name for name in self.source.names() if name in self.chosen)
+
+
+class InStoredOrder(Source):
+    """A source whose images have lasting names only in stored order: it is read in that, and mixed by a buffer."""
+
+    def __init__(self, source: Source) -> None:
+        self.name, self.source, self.classes = source.name, source, source.classes
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        yield from buffer_shuffled(self.source.records(), seed)
+
+    def names(self) -> Iterator[str]:
+        return self.source.names()
+
 
 class Renamed(Source):
     """The images of a labeled source under other class names."""
@@ -103,6 +167,7 @@ class Renamed(Source):
     def __init__(self, source: Source, new_names: Mapping[str, str]) -> None:
         union = ClassUnion.of([Classes.of(source.classes).renamed(new_names, source.name)])
         self.name, self.source, self.classes, self.new_label = source.name, source, union.names, union.columns[0]
+        self.steady = source.steady
 
     def __len__(self) -> int:
         return len(self.source)
@@ -113,18 +178,24 @@ class Renamed(Source):
     def records(self, seed: int | None = None) -> Iterator[Record]:
         return (record._replace(label=self.new_label[record.label]) for record in self.source.records(seed))
 
+    def names(self) -> Iterator[str]:
+        return self.source.names()
+
 
 class Unlabeled(Source):
     """The images of another source without their classes."""
 
     def __init__(self, source: Source) -> None:
-        self.name, self.source = source.name, source
+        self.name, self.source, self.steady = source.name, source, source.steady
 
     def __len__(self) -> int:
         return len(self.source)
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
         return (record._replace(label=UNLABELED) for record in self.source.records(seed))
+
+    def names(self) -> Iterator[str]:
+        return self.source.names()
 
 
 class ListedImages(Source):
@@ -151,14 +222,20 @@ def sampled(source: Source, count: int) -> ListedImages:
     return at_places(source, frozenset(permuted(range(len(source)), seed=0)[:count]))
 
 
-def held_out(source: Source, every: int) -> tuple[ListedImages, ListedImages]:
-    """Most images for training, and every so many-th of each class for validation."""
+def every_nth(source: Source, every: int) -> tuple[frozenset[int], Counter[int]]:
+    """The places of every so many-th image of each class, and how many images each class has."""
     seen: Counter[int] = Counter()
     places = set()
     for i, label in enumerate(source.labels()):
         seen[label] += 1
         if seen[label] % every == 0:
             places.add(i)
+    return frozenset(places), seen
+
+
+def held_out(source: Source, every: int) -> tuple[ListedImages, ListedImages]:
+    """Most images for training, and every so many-th of each class for validation."""
+    places, seen = every_nth(source, every)
     for label, name in enumerate(source.classes):
         if seen[label] < every:
             raise DmcError(
@@ -170,27 +247,43 @@ def held_out(source: Source, every: int) -> tuple[ListedImages, ListedImages]:
 class Without(Source):
     """All images of another source but those with these names."""
 
-    def __init__(self, source: Source, names: frozenset[str]) -> None:
-        self.name, self.source, self.names, self.classes = source.name, source, names, source.classes
+    def __init__(self, source: Source, left_out: frozenset[str]) -> None:
+        self.name, self.source, self.left_out, self.classes = source.name, source, left_out, source.classes
 
     def __len__(self) -> int:
-        return len(self.source) - len(self.names)
+        return len(self.source) - len(self.left_out)
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
-        return (record for record in self.source.records(seed) if record.name not in self.names)
+        return (record for record in self.source.records(seed) if record.name not in self.left_out)
+
+    def names(self) -> Iterator[str]:
+        return (name for name in self.source.names() if name not in self.left_out)
 
 
 def split_off(source: Source, count: int, seed: int) -> tuple[ListedImages, Without]:
     """A mixed sample on its own, and the rest. No more of a stream is read than mixing it takes."""
+    source = source.in_lasting_names()
     taken = ListedImages(source, records=islice(source.records(seed), count))
     return taken, Without(source, frozenset(record.name for record in taken.records()))
 
 
-class JoinedImages(Source):
-    """Labeled sources put together; classes are matched by name, in order of first appearance."""
+def share_held_out(source: Source) -> tuple[Source, Source | None]:
+    """The same where there are images enough, and otherwise all for training. Nothing is read, and a class that has
+    few images is not tested."""
+    if len(source) < ENOUGH_TO_TEST * len(source.classes):
+        return source, None
+    places, _ = every_nth(source, TESTED)
+    rest = frozenset(range(len(source))) - places
+    return source.at(rest, source.name), source.at(places, f"every {TESTED}th image of {source.name}")
 
-    def __init__(self, *sources: Source) -> None:
-        self.name, self.sources = " + ".join(s.name for s in sources), sources
+
+class JoinedImages(Source):
+    """Sources put together, all labeled or all not; classes are matched by name, in order of first appearance."""
+
+    def __init__(self, *sources: Source, name: str | None = None) -> None:
+        self.name, self.sources = name or " + ".join(s.name for s in sources), sources
+        self.steady = all(s.steady for s in sources)
+        self.numbered = len({s.name for s in sources}) < len(sources)  # two arrays would name their images alike
         union = ClassUnion.of([s.classes for s in sources])
         self.classes, self.new_labels = union.names, union.columns
 
@@ -201,20 +294,24 @@ class JoinedImages(Source):
         readers = [source.records(seed) for source in self.sources]
         for i in permuted([i for i, source in enumerate(self.sources) for _ in range(len(source))], seed):
             record = next(readers[i])
-            yield record._replace(label=self.new_labels[i][record.label])
+            label = self.new_labels[i][record.label] if self.classes else UNLABELED
+            yield record._replace(label=label, name=f"{i + 1}: {record.name}" if self.numbered else record.name)
+
+    def at(self, places: Set[int], name: str) -> Source:
+        """Of each source its own part, so that they stay well mixed."""
+        parts, start = [], 0
+        for source in self.sources:
+            own = {i for i in range(len(source)) if start + i in places}
+            parts.append(source.at(own, source.name))
+            start += len(source)
+        return JoinedImages(*parts, name=name)
 
 
-class FolderImages(Source):
-    """Image files below a folder; labeled by its immediate subfolders when asked."""
+class FileImages(Source):
+    """Image files."""
 
-    def __init__(self, folder: Path, labeled: bool) -> None:
-        self.name = str(folder)
-        if labeled:
-            found = {p.name: image_files(p) for p in sorted(folder.iterdir()) if p.is_dir() and p.name[0] != "."}
-            self.classes = tuple(name for name, files in found.items() if files)
-            self.files = [(path, label) for label, name in enumerate(self.classes) for path in found[name]]
-        else:
-            self.files = [(path, UNLABELED) for path in image_files(folder)]
+    def __init__(self, name: str, files: Iterable[Path]) -> None:
+        self.name, self.files = name, [(path, UNLABELED) for path in files]
 
     def __len__(self) -> int:
         return len(self.files)
@@ -222,6 +319,17 @@ class FolderImages(Source):
     def records(self, seed: int | None = None) -> Iterator[Record]:
         for path, label in permuted(self.files, seed):
             yield Record(path, label, str(path))
+
+
+class FolderImages(FileImages):
+    """Image files below a folder; labeled by its immediate subfolders when asked."""
+
+    def __init__(self, folder: Path, labeled: bool) -> None:
+        super().__init__(str(folder), [] if labeled else image_files(folder))
+        if labeled:
+            found = {p.name: image_files(p) for p in subfolders(folder)}
+            self.classes = tuple(name for name, files in found.items() if files)
+            self.files = [(path, label) for label, name in enumerate(self.classes) for path in found[name]]
 
 
 class ArrayImages(Source):
@@ -289,11 +397,22 @@ class TarImages(Source):
     def records(self, seed: int | None = None) -> Iterator[Record]:
         yield from buffer_shuffled(self._members(permuted(self.files, seed), read=True), seed)
 
+    def names(self) -> Iterator[str]:
+        return (record.name for record in self._members(self.files, read=False))
 
-def image_files(folder: Path) -> list[Path]:
+
+def subfolders(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def images_below(folder: Path) -> Iterator[Path]:
     """All images below a folder, without hidden ones (macOS puts a `._photo.jpg` beside each photo)."""
     files = (p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
-    return sorted(p for p in files if not any(part.startswith(".") for part in p.relative_to(folder).parts))
+    return (p for p in files if not any(part.startswith(".") for part in p.relative_to(folder).parts))
+
+
+def image_files(folder: Path) -> list[Path]:
+    return sorted(images_below(folder))
 
 
 def permuted(items: Sequence[T], seed: int | None) -> Sequence[T]:

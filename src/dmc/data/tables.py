@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ class ParquetImages(Source):
             features = Features.from_arrow_schema(pq.read_schema(files[0]))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise DmcError(f"cannot read {self.name} as parquet: {first_line(error)}") from None
-        self.length = int(sum(m.num_rows for m in metadata))
+        self.rows = [int(m.num_rows) for m in metadata]
         self.columns = Columns(features, self.name, labeled, image, label)
         for file, part in zip(files, metadata, strict=True):
             missing = set(self.columns.used) - set(part.schema.to_arrow_schema().names)
@@ -47,7 +46,10 @@ class ParquetImages(Source):
         self.classes = self.columns.names
 
     def __len__(self) -> int:
-        return self.length
+        return sum(self.rows)
+
+    def names(self) -> Iterator[str]:
+        return (f"{file}[{i}]" for file, rows in zip(self.files, self.rows, strict=True) for i in range(rows))
 
     def _rows(self, files: Iterable[Path], columns: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
         """Rows and their names, which do not depend on the order of the files."""
@@ -70,6 +72,8 @@ class ParquetImages(Source):
 
 class HubImages(Source):
     """A dataset of the Hugging Face hub (or a local folder in its layout), streamed."""
+
+    steady = False
 
     def __init__(
         self, repo: str, labeled: bool, image: str | None, label: str | None, split: str, config: str | None
@@ -95,27 +99,29 @@ class HubImages(Source):
     def __len__(self) -> int:
         return int(self.length)
 
+    def names(self) -> Iterator[str]:
+        return (f"{self.name}[{i}]" for i in range(len(self)))
+
     def records(self, seed: int | None = None) -> Iterator[Record]:
         rows = self.stream if seed is None else self.stream.shuffle(seed=seed, buffer_size=SHUFFLE_BUFFER)
         try:
-            yield from self.columns.records(self._named(rows))
+            yield from self.columns.records(self._named(rows, in_order=seed is None))
         except OSError as error:  # what network failures become
             raise DmcError(f"{self.name} broke off: {first_line(error)}") from None
 
     def labels(self) -> Iterator[int]:
         try:
-            for name, row in self._named(self.stream.select_columns([self.columns.label])):
+            for name, row in self._named(self.stream.select_columns([self.columns.label]), in_order=True):
                 yield self.columns.label_of(row, name)
         except OSError as error:
             raise DmcError(f"{self.name} broke off: {first_line(error)}") from None
 
-    def _named(self, rows: Iterable[dict[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """By the file that the image was, or by its content: every pass has another order, so a place says nothing."""
+    def _named(self, rows: Iterable[dict[str, Any]], in_order: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+        """By its place; where every pass has another order, by the file that the image was, if that is known."""
         for i, row in enumerate(rows):
             cell = row.get(self.columns.image)
-            content = cell.get("path") or cell.get("bytes") if isinstance(cell, dict) else cell
-            known = blake2b(content, digest_size=6).hexdigest() if isinstance(content, bytes) else content
-            yield f"{self.name}[{known or i}]", row
+            file = cell.get("path") if isinstance(cell, dict) and not in_order else None
+            yield f"{self.name}[{file or i}]", row
 
 
 class Columns:
