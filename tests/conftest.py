@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -29,6 +30,7 @@ def dmc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
     """`dmc("evaluate", model, data)` as a user would type it; gives exit status, output and errors."""
     from dmc.cli import main
 
+    monkeypatch.setattr(logging.getLogger("dmc"), "handlers", [])  # the command line's own is gone with its test
     monkeypatch.setenv("DMC_TRACEBACK", "1")  # what nobody thought of should fail its test
 
     def call(*arguments: object) -> Answer:

@@ -161,6 +161,12 @@ def counted(names: Sequence[str]) -> str:
     return f"{len(names)} class{'' if len(names) == 1 else 'es'}"
 
 
+def listed(names: Sequence[str], most: int = 12) -> str:
+    """The names themselves, unless there are too many to read."""
+    rest = len(names) - most
+    return "; ".join(names[:most]) + (f"; ... and {rest} more" if rest > 0 else "")
+
+
 def read_names(path: Path) -> tuple[str, ...]:
     """A class list file: one name on each line."""
     try:

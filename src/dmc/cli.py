@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from dmc.classes import counted
+from dmc.classes import counted, listed
 from dmc.errors import DmcError, first_line
 from dmc.files import write_text
 from dmc.options import (
@@ -29,6 +29,7 @@ from dmc.options import (
     Rename,
     RunOptions,
     Seed,
+    Val,
     Weights,
     beginning,
     changed,
@@ -88,6 +89,7 @@ def train(
     ] = "cifar_resnet32",
     size: Annotated[int | None, typer.Option(min=1, help="Input size [default: the architecture's]")] = None,
     keep: Keep = None,
+    val: Val = "auto",
     output: Annotated[
         Literal["softmax", "sigmoid"] | None,
         typer.Option(help="Classifiers: what the logits mean [default: softmax]"),
@@ -105,6 +107,7 @@ def train(
         data,
         arch=arch,
         size=size,
+        val=val,
         keep=names_from(keep),
         **({"output": output} if output else {}),
         **beginning(weights),
@@ -142,6 +145,7 @@ def learn(
     settings: dict[str, Any],
     schedule: dict[str, Any],
     keep: Keep = None,
+    val: Val = "auto",
     specialist_epochs: Annotated[
         int | None, typer.Option(min=1, help="Passes over DATA [default: 200; detectors 100]")
     ] = None,
@@ -156,7 +160,7 @@ def learn(
     first = SPECIALIST if isinstance(old, dmc.Specialist) else usual
     epochs = {"epochs": specialist_epochs or first.epochs}
     settings["specialist_schedule"] = changed(first, schedule | epochs)
-    announce(dmc.learn(old, data, aux, keep=names_from(keep), **run, **settings), run["out"])
+    announce(dmc.learn(old, data, aux, val=val, keep=names_from(keep), **run, **settings), run["out"])
 
 
 @app.command()
@@ -355,6 +359,7 @@ def consolidation_schedule(first: "Specialist | Detector") -> "Schedule":
 def announce(specialist: "Specialist | Detector", out: Path) -> None:
     """What a finished run leaves behind, in a few lines."""
     print(f"{out}: {specialist.arch}, {counted(specialist.names)}, {specialist.parameter_count:,} parameters")
+    print(f"  classes: {listed(specialist.names)}")
     for key, value in specialist.provenance.items():
         for line in value if isinstance(value, list) else [value]:
             print(f"  {key}: {line}")

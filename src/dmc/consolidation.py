@@ -31,6 +31,7 @@ from dmc.plan import HELD_OUT, Findings, Images, Plan, taught
 from dmc.progress import progress
 from dmc.seeds import seed_for
 from dmc.specialist import Specialist
+from dmc.training.exam import Exam
 from dmc.training.loop import Task
 from dmc.training.run import CHECKPOINT_EVERY
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
@@ -237,7 +238,7 @@ def learn(
     aux: Images,
     out: str | Path | None = None,
     *,
-    keep: Iterable[str] | None = None,
+    exam: Exam[Specialist] | None = None,
     specialist_schedule: Schedule = SPECIALIST,
     resume: bool = False,
     checkpoint_every: float = CHECKPOINT_EVERY,
@@ -246,8 +247,6 @@ def learn(
     """Teach a model the classes of labeled `data` without its old data: train a specialist, consolidate."""
     old = load(model)
     source, images = open_labeled(data), open_images(aux)
-    if keep is not None:
-        source = source.keep(keep)
     arch = settings.get("arch") or old.require_arch()
     alike = old.preprocessing if known_architecture(arch) == old.arch else None
     new = partial(
@@ -259,6 +258,7 @@ def learn(
         output=old.output,
         weights=settings.get("weights"),
         schedule=specialist_schedule,
+        exam=exam,
     )
     return taught(
         old,

@@ -24,7 +24,8 @@ DATA = "Labeled images: a folder per class, parquet, npz, hf-hub:OWNER/NAME; for
 Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA)]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)]
 Models = Annotated[list[str], typer.Argument(metavar="A B [C ...]", help=f"Two or more teachers. {MODEL}")]
-Aux = Annotated[str, typer.Option(help="Unlabeled images: a folder, parquet, tar shards, npz or hf-hub:OWNER/NAME")]
+AUX = "Unlabeled images: a folder, parquet, tar shards, npz, a glob, hf-hub:OWNER/NAME; repeat it to join several"
+Aux = Annotated[list[str], typer.Option(help=AUX)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; accuracies and probabilities are fractions")]
 Weights = Annotated[
     str | None, typer.Option(help="Initial weights: imagenet, random, or a file [default: random; detectors imagenet]")
@@ -40,6 +41,9 @@ Known = Annotated[bool, typer.Option("--known", help="Only the classes that the 
 Rename = Annotated[
     list[str] | None, typer.Option(help="Give a class of the data the name that the model has for it: OLD=NEW")
 ]
+
+VAL = "Labeled data to test on at the end, or none [default: the val/ or test/ beside train/, or every 10th image]"
+Val = Annotated[str, typer.Option(help=VAL, show_default=False)]
 
 
 def expands(**groups: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -134,6 +138,9 @@ def distillation_options(
     box_weight: Annotated[
         float | None, typer.Option(min=0, help="Detectors: lambda, the weight of the boxes' loss [default: 1]")
     ] = None,
+    aux_limit: Annotated[
+        str | None, typer.Option(help="Take a random sample of --aux: a number of images, or a share (0.25, 25%)")
+    ] = None,
     seed: Seed = 0,
     memory: Memory = 4,
 ) -> dict[str, Any]:
@@ -145,6 +152,7 @@ def distillation_options(
         "loss": loss,
         "centring": centring,
         **beginning(weights),
+        "aux_limit": aux_limit,
         "seed": seed,
         "memory": int(memory * 2**30),
     } | {name: value for name, value in own.items() if value is not None}

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 
 from dmc.classes import counted
 from dmc.data.batch import Batch
 from dmc.data.decode import Framing, Skipped, decoded
 from dmc.data.feed import ENOUGH, Feed, fits, open_feed, open_held
-from dmc.data.opening import open_images
-from dmc.data.sources import Record, Source, split_off
+from dmc.data.opening import OneSet, open_images
+from dmc.data.sources import Record, split_off
 from dmc.device import pick_device
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
@@ -29,7 +27,7 @@ from dmc.training.loop import Task, fit, images_per_second
 from dmc.training.run import Run, require_free, versions
 from dmc.training.schedule import Schedule
 
-Images = str | Path | Source | npt.NDArray[np.uint8]
+Images = OneSet | Sequence[OneSet]  # one set of images, or several to be joined
 
 
 LOOKED_AT = 512  # auxiliary images that the teachers are asked about before training
@@ -61,6 +59,7 @@ class Plan(ABC, Generic[AnyModel]):
     teachers: TeacherGroup[AnyModel]
     student: AnyModel
     made_by = "dmc consolidate"  # for the model's card
+    notes: Mapping[str, str] = {}  # also for the card
 
     def __init__(self, aux: Images, schedule: Schedule, seed: int, memory: int, held_out: int) -> None:
         self.aux, self.schedule, self.seed, self.memory = open_images(aux), schedule, seed, memory
@@ -134,6 +133,7 @@ class Plan(ABC, Generic[AnyModel]):
                 **({"warning": findings.warnings} if findings.warnings else {}),
                 "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {len(feed.skipped)} skipped)",
                 "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.seed}",
+                **self.notes,
             }
             return run.finish(self.student)
 
@@ -212,4 +212,6 @@ def taught(
     )
     merging = plan_for([old, new])
     merging.made_by = f"dmc learn, new classes from {data}"
+    tested = {key: line for key, line in new.provenance.items() if key.startswith("held-out")}
+    merging.notes = {f"{key} of the new classes' own model": line for key, line in tested.items()}
     return merging.run(out, resume, checkpoint_every)

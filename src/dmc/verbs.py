@@ -5,13 +5,13 @@ What comes back depends on that, so the types say `Any`; the functions that thes
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dmc import consolidation as classifiers
 from dmc import evaluation, loading
-from dmc.data.sources import Source
+from dmc.data.opening import open_images, sample_of
 from dmc.detect import consolidation as detectors
 from dmc.detect import evaluation as of_detectors
 from dmc.detect import training as detector_training
@@ -20,6 +20,7 @@ from dmc.detect.loading import find_detector
 from dmc.detect.teachers import DetectorTeachers
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
+from dmc.lessons import Place, images_and_exam, require_news, scenes_and_exam
 from dmc.models.blueprint import is_detector
 from dmc.plan import Images, Plan
 from dmc.specialist import Model, Specialist
@@ -27,6 +28,7 @@ from dmc.training import supervised
 from dmc.training.run import CHECKPOINT_EVERY
 
 Given = Model | str | Path  # a model, or where it is
+Limit = int | float | str | None  # of auxiliary images: a number, or a share such as 0.25 or "25%"
 FOR_CLASSIFIERS = ("temperature", "scale", "output")  # settings that the other kind does not have
 FOR_DETECTORS = ("anchors", "box_weight")
 
@@ -41,20 +43,34 @@ def load(source: Given, *arguments: Any, **settings: Any) -> Any:
 
 
 def train(
-    data: str | Path | Source, out: str | Path | None = None, *, arch: str = "cifar_resnet32", **settings: Any
+    data: Place,
+    out: str | Path | None = None,
+    *,
+    arch: str = "cifar_resnet32",
+    val: Place | None = "auto",
+    keep: Iterable[str] | None = None,
+    **settings: Any,
 ) -> Any:
     """Train a specialist on labeled images, or a detector on scenes with boxes; `arch` decides which.
 
-    Settings: `size` (of the input), `keep` (names of the classes to learn), `weights` (None for random, `"imagenet"`,
-    or a file), `schedule` (`dmc.training.schedule.Schedule`), `seed`, `memory` (bytes of pixels to hold), `resume`,
-    `checkpoint_every` (seconds), `preprocessing`; for classifiers `output` (`"softmax"` or `"sigmoid"`).
+    `val` names labeled data to test on at the end. `"auto"` is the `val` or `test` folder beside a `train` folder, or
+    every tenth image of each class, which is then not trained on, where there are twenty on average; for detectors,
+    nothing. None trains on everything. `keep` names the classes to learn.
+
+    Settings: `size` (of the input), `weights` (None for random, `"imagenet"`, or a file), `schedule`
+    (`dmc.training.schedule.Schedule`), `seed`, `memory` (bytes of pixels to hold), `resume`, `checkpoint_every`
+    (seconds), `preprocessing`; for classifiers `output` (`"softmax"` or `"sigmoid"`).
     """
     if is_detector(arch):
-        return detector_training.train(data, out, arch=arch, **_without(settings, FOR_CLASSIFIERS, "classifiers"))
-    return supervised.train(data, out, arch=arch, **_without(settings, FOR_DETECTORS, "detectors"))
+        own = _without(settings, FOR_CLASSIFIERS, "classifiers")
+        scenes, seeing = scenes_and_exam(data, val, keep)
+        return detector_training.train(scenes, out, arch=arch, exam=seeing, **own)
+    own = _without(settings, FOR_DETECTORS, "detectors")
+    source, exam = images_and_exam(data, val, keep)
+    return supervised.train(source, out, arch=arch, exam=exam, **own)
 
 
-def plan(teachers: Sequence[Given], aux: Images, **settings: Any) -> Plan[Any]:
+def plan(teachers: Sequence[Given], aux: Images, *, aux_limit: Limit = None, **settings: Any) -> Plan[Any]:
     """A consolidation, verified as far as that goes without training."""
     if isinstance(teachers, Given):
         raise DmcError("teachers are a list of two or more models")
@@ -63,6 +79,7 @@ def plan(teachers: Sequence[Given], aux: Images, **settings: Any) -> Plan[Any]:
     specialists = [model for model in loaded if isinstance(model, Specialist)]
     if seers and specialists:
         raise DmcError(f"{specialists[0].name} is a classifier and {seers[0].name} a detector: merge one kind")
+    aux = sampled(aux, aux_limit, settings)
     if seers:
         return detectors.DetectorConsolidation(seers, aux, **_without(settings, FOR_CLASSIFIERS, "classifiers"))
     return classifiers.Consolidation(specialists, aux, **_without(settings, FOR_DETECTORS, "detectors"))
@@ -80,26 +97,45 @@ def consolidate(
     """One model that knows every teacher's classes, from unlabeled images alone.
 
     `teachers` are models or whatever `dmc.load` takes, all classifiers or all detectors; `aux` is a folder, parquet,
-    tar shards, `hf-hub:OWNER/NAME` or a uint8 array. With `out`, the run and the result are kept in that folder.
+    tar shards, `hf-hub:OWNER/NAME` or a uint8 array, or a list of such. With `out`, the run and the result are kept in
+    that folder.
 
-    Settings: `arch`, `size` and `weights` of the student, `loss` (`"l2"`, `"l1"`, `"kd"`), `centring`, `schedule`,
-    `seed`, `memory`; for classifiers `temperature` and `scale`, for detectors `anchors` and `box_weight`.
+    Settings: `aux_limit` (a number of images, or a share such as 0.25, sampled by the seed), `arch`, `size` and
+    `weights` of the student, `loss` (`"l2"`, `"l1"`, `"kd"`), `centring`, `schedule`, `seed`, `memory`; for classifiers
+    `temperature` and `scale`, for detectors `anchors` and `box_weight`.
     """
     return plan(teachers, aux, **settings).run(out, resume, checkpoint_every)
 
 
-def learn(model: Given, data: str | Path | Source, aux: Images, out: str | Path | None = None, **settings: Any) -> Any:
+def learn(
+    model: Given,
+    data: Place,
+    aux: Images,
+    out: str | Path | None = None,
+    *,
+    val: Place | None = "auto",
+    keep: Iterable[str] | None = None,
+    aux_limit: Limit = None,
+    **settings: Any,
+) -> Any:
     """Teach a model the classes of labeled `data` without its old data: train a specialist, consolidate.
 
-    Settings: those of `consolidate`, `keep` and `specialist_schedule`.
+    `val` and `keep` are those of `train`, for the specialist. Settings: those of `consolidate`, and
+    `specialist_schedule`.
     """
     old = load(model)
     if isinstance(old, Specialist):
-        return classifiers.learn(old, data, aux, out, **_without(settings, FOR_DETECTORS, "detectors"))
-    return detectors.learn(old, data, aux, out, **_without(settings, FOR_CLASSIFIERS, "classifiers"))
+        own = _without(settings, FOR_DETECTORS, "detectors")
+        source, exam = images_and_exam(data, val, keep)
+        require_news(old, source)
+        return classifiers.learn(old, source, sampled(aux, aux_limit, own), out, exam=exam, **own)
+    own = _without(settings, FOR_CLASSIFIERS, "classifiers")
+    scenes, seeing = scenes_and_exam(data, val, keep)
+    require_news(old, scenes)
+    return detectors.learn(old, scenes, sampled(aux, aux_limit, own), out, exam=seeing, **own)
 
 
-def evaluate(model: Given | Teachers | DetectorTeachers, data: str | Path | Source, **settings: Any) -> Any:
+def evaluate(model: Given | Teachers | DetectorTeachers, data: Place, **settings: Any) -> Any:
     """Accuracy, or average precision, on labeled data; classes are matched by name. `keep` names those to look at;
     `known=True` leaves out those that the model does not know; `rename={"tabby": "cat"}` gives classes of the data the
     model's names."""
@@ -116,6 +152,10 @@ def predict(model: Given, images: str | Path | Sequence[str | Path], **settings:
     if isinstance(found, Specialist):
         return evaluation.predict(found, images, **settings)
     return of_detectors.predict(found, images, **settings)
+
+
+def sampled(aux: Images, limit: Limit, settings: Mapping[str, Any]) -> Images:
+    return aux if limit is None else sample_of(open_images(aux), limit, settings.get("seed", 0))
 
 
 def _without(settings: dict[str, Any], foreign: Sequence[str], whose: str) -> dict[str, Any]:

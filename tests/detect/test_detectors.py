@@ -39,6 +39,7 @@ from dmc.distill.folding import NORMS
 from dmc.errors import DmcError
 from dmc.models.blueprint import create_detector
 from dmc.training.loop import Task
+from dmc.verbs import load
 from tests.conftest import Answer, tiny
 from tests.detect.conftest import TINY, untrained
 
@@ -314,9 +315,14 @@ def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled:
     """Two detectors that know different squares become one, which then learns a third."""
     short = ("--weights", "random", "--lr-shape", "one-cycle", "--lr", 0.005, "--size", 64)
     arch = ("--arch", TINY)
-    for name, kinds in (("rg", "red,green"), ("b", "blue")):
-        said = dmc("train", squares, "-o", tmp_path / name, *arch, "--keep", kinds, "--epochs", 15, *short)
+    for name, kinds, val in (("rg", "red,green", f"{squares},split=val"), ("b", "blue", "auto")):
+        command = ("train", squares, "-o", tmp_path / name, *arch, "--keep", kinds, "--epochs", 15, *short)
+        said = dmc(*command, "--val", val)
         assert said.code == 0, said.err
+        assert ("held-out mAP" in said.out) == (name == "rg")
+    tested = evaluate(load(tmp_path / "rg"), f"{squares},split=val", keep=["red", "green"])
+    line = f"{tested.mean:.1%} on 20 images ({squares} (val))"
+    assert f"- held-out mAP: {line}" in (tmp_path / "rg" / "README.md").read_text()
     said = dmc("check", tmp_path / "rg", tmp_path / "b", "--aux", unlabeled, "--weights", "random")
     assert said.code == 0, said.err
     assert "64 pixels on the shorter side" in said.out

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring
 from dmc.errors import DmcError, require_one_of
 from dmc.plan import Findings, Images, Plan, taught
+from dmc.training.exam import Exam
 from dmc.training.loop import Task
 from dmc.training.run import CHECKPOINT_EVERY
 from dmc.training.schedule import DETECTION, Schedule
@@ -201,7 +202,7 @@ def learn(
     aux: Images,
     out: str | Path | None = None,
     *,
-    keep: Iterable[str] | None = None,
+    exam: Exam[Detector] | None = None,
     specialist_schedule: Schedule = DETECTION,
     resume: bool = False,
     checkpoint_every: float = CHECKPOINT_EVERY,
@@ -209,12 +210,12 @@ def learn(
 ) -> Detector:
     """Teach a detector the classes of labeled scenes without its old data: train another one, consolidate."""
     source, images = open_scenes(data), open_images(aux)
-    if keep is not None:
-        source = source.keep(keep)
     arch, weights = settings.get("arch") or old.require_arch(), settings.get("weights", "imagenet")
     alike = old.preprocessing if arch == old.arch else detector_preprocessing(arch)
     alike = replace(alike, size=settings.get("size") or old.preprocessing.size)
-    new = partial(train, source, arch=arch, preprocessing=alike, weights=weights, schedule=specialist_schedule)
+    new = partial(
+        train, source, arch=arch, preprocessing=alike, weights=weights, schedule=specialist_schedule, exam=exam
+    )
     return taught(
         old,
         Detector.untrained(arch, source.classes, alike, weights=weights),

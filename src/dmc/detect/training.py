@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from dmc.detect.annotations import Scenery, open_scenes
 from dmc.detect.detector import Detector, detector_preprocessing
 from dmc.detect.scenes import SceneBatch
 from dmc.models.one_stage import Answers
+from dmc.training.exam import Exam
 from dmc.training.loop import Task
 from dmc.training.run import CHECKPOINT_EVERY
 from dmc.training.schedule import DETECTION, Schedule
@@ -48,22 +49,20 @@ def train(
     arch: str = "retinanet_resnet50_fpn",
     preprocessing: Preprocessing | None = None,
     size: int | None = None,
-    keep: Iterable[str] | None = None,
     weights: str | None = "imagenet",
     schedule: Schedule = DETECTION,
     seed: int = 0,
     memory: int = MEMORY,
     resume: bool = False,
     checkpoint_every: float = CHECKPOINT_EVERY,
+    exam: Exam[Detector] | None = None,
 ) -> Detector:
-    """Train a detector on scenes with boxes; `keep` names the classes to learn, and objects of others are not shown."""
+    """Train a detector on scenes with boxes."""
     source = open_scenes(data)
-    if keep is not None:
-        source = source.keep(keep)
     preprocessing = preprocessing or detector_preprocessing(arch)
     preprocessing = replace(preprocessing, size=size or preprocessing.size)
     detector = Detector.untrained(arch, source.classes, preprocessing, seed, weights)
-    return fit_scenes(detector, source, out, schedule, seed, memory, resume, checkpoint_every)
+    return fit_scenes(detector, source, out, schedule, seed, memory, resume, checkpoint_every, exam=exam)
 
 
 def fit_scenes(
@@ -76,7 +75,8 @@ def fit_scenes(
     resume: bool = False,
     checkpoint_every: float = CHECKPOINT_EVERY,
     task: Detection | None = None,
+    exam: Exam[Detector] | None = None,
 ) -> Detector:
     """Train a detector, as it is, on scenes with some or all of its classes."""
     task = task or Detection(detector, source.classes)
-    return fit_model(detector, source, task, out, schedule, seed, memory, resume, checkpoint_every)
+    return fit_model(detector, source, task, out, schedule, seed, memory, resume, checkpoint_every, exam=exam)

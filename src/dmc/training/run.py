@@ -261,11 +261,16 @@ def _first_difference(old: Any, new: Any, path: str = "") -> str:
         for key in [*old, *(k for k in new if k not in old)]:
             was, now = old.get(key), new.get(key)
             if key in PLACES and isinstance(was, str) and isinstance(now, str):
-                was, now = (was, now) if Path(was).name != Path(now).name else ("", "")
+                was, now = (was, now) if _last_parts(was) != _last_parts(now) else ("", "")
             if key not in MAY_DIFFER and (found := _first_difference(was, now, f"{path}.{key}")):
                 return found
         return ""
     return "" if old == new else f"{path.lstrip('.')} was {_short(old)} and is now {_short(new)}"
+
+
+def _last_parts(places: str) -> list[str]:
+    """Of images that were joined, all."""
+    return [Path(place).name for place in places.split(" + ")]
 
 
 def _short(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from dmc.data.sources import Source
 from dmc.errors import DmcError
 from dmc.models.build import default_preprocessing
 from dmc.specialist import AnyModel, Output, Specialist
+from dmc.training.exam import Exam
 from dmc.training.loop import Task, fit
 from dmc.training.run import CHECKPOINT_EVERY, Run, versions
 from dmc.training.schedule import SPECIALIST, Schedule
@@ -53,7 +54,6 @@ def train(
     arch: str = "cifar_resnet32",
     preprocessing: Preprocessing | None = None,
     size: int | None = None,
-    keep: Iterable[str] | None = None,
     output: Output = "softmax",
     weights: str | None = None,
     schedule: Schedule = SPECIALIST,
@@ -61,18 +61,16 @@ def train(
     memory: int = MEMORY,
     resume: bool = False,
     checkpoint_every: float = CHECKPOINT_EVERY,
+    exam: Exam[Specialist] | None = None,
 ) -> Specialist:
-    """Train a specialist on labeled images; `keep` names the classes to learn, `weights` where it begins: at random
-    (None), `imagenet`, or a file."""
+    """Train a specialist on labeled images; `weights` is where it begins: at random (None), `imagenet`, or a file."""
     source = open_labeled(data)
-    if keep is not None:
-        source = source.keep(keep)
     preprocessing = preprocessing or default_preprocessing(arch)
     preprocessing = replace(preprocessing, size=size or preprocessing.size)
     specialist = Specialist.untrained(arch, source.classes, preprocessing, output, seed, weights)
     if output == "softmax" and len(source.classes) < 2:
         raise DmcError(f"{source.name} has one class ({source.classes[0]!r}); a softmax classifier needs two or more")
-    return fit_labeled(specialist, source, out, schedule, seed, memory, resume, checkpoint_every)
+    return fit_labeled(specialist, source, out, schedule, seed, memory, resume, checkpoint_every, exam=exam)
 
 
 def fit_labeled(
@@ -86,13 +84,14 @@ def fit_labeled(
     checkpoint_every: float = CHECKPOINT_EVERY,
     task: Supervised | None = None,
     settings: Mapping[str, Any] | None = None,
+    exam: Exam[Specialist] | None = None,
 ) -> Specialist:
     """Train a specialist, as it is, on labeled images of some or all of its classes.
 
     A method that wants more than cross entropy brings its own `task`, and the `settings` that make it.
     """
     task = task or Supervised(specialist, source.classes)
-    return fit_model(specialist, source, task, out, schedule, seed, memory, resume, checkpoint_every, settings)
+    return fit_model(specialist, source, task, out, schedule, seed, memory, resume, checkpoint_every, settings, exam)
 
 
 def fit_model(
@@ -106,12 +105,14 @@ def fit_model(
     resume: bool,
     checkpoint_every: float,
     settings: Mapping[str, Any] | None = None,
+    exam: Exam[AnyModel] | None = None,
 ) -> AnyModel:
     """Train a classifier or a detector in a run's folder, or read what that has finished."""
     config = {
         "command": "train",
         "task": {"name": type(task).__name__, **(settings or {})},
         "data": {"name": source.name, "images": len(source), "classes": list(source.classes)},
+        **(exam.config if exam else {}),
         "held": fits(source, model.framing, memory),
         "model": model.settings | {"fingerprint": model.fingerprint},
         "schedule": schedule.model_dump(),
@@ -123,10 +124,13 @@ def fit_model(
             run.recall(task.notes())
             return run.result(model)
         feed = open_feed(source, model.framing, memory)
+        if exam:
+            exam.begin(source, feed.count)
         at = fit(task, feed, schedule, run, seed, "training")
         model.provenance = {
             "made by": "dmc train",
             "data": f"{source.name} ({feed.count} images, {len(feed.skipped)} skipped)",
             "training": f"{schedule.epochs} epochs, {at.images} images seen, seed {seed}",
+            **(exam.result(model) if exam else {}),
         }
         return run.finish(model)

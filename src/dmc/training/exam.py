@@ -1,0 +1,44 @@
+"""What a training tells whoever asked for it: its classes when it begins, and how well it did when it ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic
+
+from dmc.classes import counted, listed
+from dmc.data.sources import Source
+from dmc.errors import DmcError
+from dmc.specialist import AnyModel
+
+log = logging.getLogger("dmc")
+
+
+@dataclass(frozen=True)
+class Exam(Generic[AnyModel]):
+    """Labeled images that a model is not trained on and tested with at the end, if there are any."""
+
+    images: Source | None
+    what: str  # is measured: "accuracy"
+    measure: Callable[[AnyModel, Source], str]
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """For the run: whoever resumes it must hold out the same."""
+        return {} if self.images is None else {"held out": {"name": self.images.name, "images": len(self.images)}}
+
+    def begin(self, source: Source, count: int) -> None:
+        tested = "" if self.images is None else f"; {len(self.images):,} images are held out ({self.images.name})"
+        names = f"{counted(source.classes)} ({listed(source.classes)})"
+        log.info("training on %s: %s images of %s%s", source.name, f"{count:,}", names, tested)
+
+    def result(self, model: AnyModel) -> dict[str, str]:
+        """A line for the model's card. Images that cannot be read must not cost what was learned."""
+        if self.images is None:
+            return {}
+        try:
+            found = f"{self.measure(model, self.images)} ({self.images.name})"
+        except DmcError as error:
+            found = f"not measured: {error}"
+        return {f"held-out {self.what}": found}
