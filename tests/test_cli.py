@@ -11,9 +11,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from filelock import FileLock
+from PIL import Image
 from safetensors.torch import load_file
 
 import dmc as library
@@ -282,9 +284,65 @@ def test_an_output_folder_in_use(dmc: Dmc, tmp_path: Path, two_models: tuple[Pat
 
 def test_bad_images_to_predict(dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path]) -> None:
     (tmp_path / "text.png").write_text("no image")
-    bad(dmc("predict", two_models[0], tmp_path / "text.png"), "text.png cannot be decoded")
-    bad(dmc("predict", two_models[0], tmp_path / "gone.png"), "no such image")
+    bad(dmc("predict", two_models[0], tmp_path / "text.png"), "text.png: cannot be read: it is not an image")
+    bad(dmc("predict", two_models[0], tmp_path / "gone.png"), "gone.png: cannot be read: No such file or directory")
     bad(dmc("predict", two_models[0], tmp_path / "gone.png", "--draw", tmp_path), "is a classifier", "--draw")
+    bad(dmc("predict", two_models[0], ""), "the path is empty")
+    (tmp_path / "empty").mkdir()
+    bad(dmc("predict", two_models[0], tmp_path / "empty"), "empty holds no images")
+
+
+def test_a_broken_image_does_not_keep_others_from_an_answer(
+    dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_folder: Path
+) -> None:
+    """A folder of 24, in which the second one is broken, and a file."""
+    (aux_folder / "001.png").write_bytes((aux_folder / "001.png").read_bytes()[:200])
+    other = write_images(tmp_path / "other", 1, seed=9) / "000.png"
+    files = [*sorted(aux_folder.iterdir()), other]
+    said = dmc("predict", two_models[0], aux_folder, other)
+    assert said.code == 2
+    assert said.err.startswith(f"dmc: {aux_folder}/001.png: cannot be read: ")
+    assert said.err.count("\n") == 1
+    assert [line.split(": ")[0] for line in said.out.splitlines()] == [str(f) for f in files if f != files[1]]
+    said = dmc("predict", two_models[0], aux_folder, other, "--json")
+    assert said.code == 2
+    found = json.loads(said.out)
+    assert [entry["image"] for entry in found] == [str(file) for file in files]
+    assert [set(entry) - {"image"} for entry in found] == [{"error"} if i == 1 else {"classes"} for i in range(25)]
+    alone = json.loads(dmc("predict", two_models[0], other, "--json").out)
+    assert alone[0]["classes"] == pytest.approx(found[24]["classes"], abs=1e-4)
+
+
+def test_python_predicts_whatever_is_an_image(
+    two_models: tuple[Path, Path], aux_folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same picture in every form has the same answer; what cannot be read has none."""
+    file = aux_folder / "000.png"
+    (aux_folder / "text.png").write_text("no image")
+    with Image.open(file) as picture:
+        pixels = np.array(picture)
+        answers = library.predict(two_models[0], [file, pixels, str(file), aux_folder / "text.png", picture], top=2)
+        assert picture.getpixel((0, 0)) == tuple(pixels[0, 0])  # still open
+        assert library.predict(two_models[0], picture, top=2)[0] == pytest.approx(answers[0], abs=1e-5)
+    assert answers[3] is None
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{aux_folder}/text.png: cannot be read: it is not an image"
+    ]
+    for answer in (answers[1], answers[2], answers[4]):
+        assert answer == pytest.approx(answers[0], abs=1e-5)
+    grey = library.predict(two_models[0], [pixels[:, :, 0], np.repeat(pixels[:, :, :1], 3, axis=2)])
+    assert grey[0] == pytest.approx(grey[1], abs=1e-5)
+    assert len(library.predict(two_models[0], aux_folder)) == 25
+    unfit: list[Any] = [pixels.astype(np.float32), pixels[None], pixels[:, :, :2], pixels[0, :, 0]]
+    for wrong in unfit:
+        with pytest.raises(DmcError, match=r"image 1: an array is uint8 of shape H x W or H x W x 3, not .* of shape"):
+            library.predict(two_models[0], [file, wrong])
+    exif = Image.Exif()
+    exif[0x0112] = 6  # it lies on its side
+    Image.fromarray(pixels).save(aux_folder / "lying.png", exif=exif)
+    with Image.open(aux_folder / "lying.png") as picture:
+        turned = library.predict(two_models[0], [picture, np.rot90(pixels, -1).copy()])
+    assert turned[0] == pytest.approx(turned[1], abs=1e-5)
 
 
 def test_data_with_one_class_teaches_nothing(dmc: Dmc, tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def evaluate(
 @app.command()
 def predict(
     model: Model,
-    images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image files")],
+    images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them")],
     top: Annotated[int | None, typer.Option(min=1, help="Classifiers: how many classes to show [default: 5]")] = None,
     least: Annotated[
         float | None, typer.Option(min=0, max=1, help="Detectors: the least score to show [default: 0.3]")
@@ -222,7 +222,10 @@ def predict(
         if top is not None:
             raise DmcError(f"{loaded.name} is a detector: --top is for classifiers, --least chooses among objects")
         show = objects_of(loaded, images, 0.3 if least is None else least, draw)
-    print(json.dumps(show.data, indent=2) if as_json else show.text)
+    if as_json or show.text:
+        print(json.dumps(show.data, indent=2) if as_json else show.text)
+    if show.failed:  # the others were answered
+        raise typer.Exit(2)
 
 
 @app.command()

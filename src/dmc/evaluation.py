@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,10 +13,11 @@ import torch
 from torch import Tensor
 
 from dmc.classes import Classes, counted
-from dmc.data.decode import Geometry, decode
+from dmc.data.decode import DecodeError, Geometry, decode, or_reason
 from dmc.data.feed import Stream
 from dmc.data.opening import open_labeled
-from dmc.data.sources import UNLABELED, Record, Source
+from dmc.data.pictures import Picture, pictures
+from dmc.data.sources import Record, Source
 from dmc.device import pick_device
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError, nearest
@@ -140,17 +142,28 @@ def answers(model: Classifier, source: Source) -> tuple[Tensor, int]:
     return counts_CK, len(stream.skipped)
 
 
-def predict(model: Specialist | str | Path, images: Sequence[str | Path], top: int = 5) -> list[dict[str, float]]:
-    """The `top` most probable classes of each image file, most probable first."""
-    model = load(model).to(pick_device())
-    paths = [Path(image) for image in images]
-    for path in paths:
-        if not path.is_file():
-            raise DmcError(f"no such image: {path}")
-    found = []
-    for start in range(0, len(paths), 64):
-        part = [decode(Record(path, UNLABELED, str(path)), model.geometry) for path in paths[start : start + 64]]
-        best = model.probabilities(torch.stack(part)).topk(min(top, len(model.classes)))
-        for values, indices in zip(best.values.tolist(), best.indices.tolist(), strict=True):
-            found.append({model.names[i]: p for i, p in zip(indices, values, strict=True)})
+def predict(
+    model: Specialist | str | Path, images: Picture | Sequence[Picture], top: int = 5
+) -> list[dict[str, float] | None]:
+    """The `top` most probable classes of each image, most probable first; None for one that cannot be read."""
+    answers = classified(load(model), pictures(images), top)
+    return [None if isinstance(answer, DecodeError) else answer for answer in answers]
+
+
+def classified(model: Specialist, records: Sequence[Record], top: int) -> list[dict[str, float] | DecodeError]:
+    """The same for images that are not read yet, with the reason why one cannot be."""
+    model.to(pick_device())
+    found: list[dict[str, float] | DecodeError] = []
+    for start in range(0, len(records), 64):
+        tried = [or_reason(partial(decode, record, model.geometry)) for record in records[start : start + 64]]
+        best = iter(_best(model, [pixels for pixels in tried if not isinstance(pixels, DecodeError)], top))
+        found += [one if isinstance(one, DecodeError) else next(best) for one in tried]
     return found
+
+
+def _best(model: Specialist, pixels: Sequence[Tensor], top: int) -> list[dict[str, float]]:
+    if not pixels:
+        return []
+    best = model.probabilities(torch.stack(list(pixels))).topk(min(top, len(model.classes)))
+    rows = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+    return [{model.names[i]: p for i, p in zip(indices, values, strict=True)} for values, indices in rows]

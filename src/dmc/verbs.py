@@ -12,6 +12,7 @@ from typing import Any
 from dmc import consolidation as classifiers
 from dmc import evaluation, loading
 from dmc.data.opening import open_images, sample_of
+from dmc.data.pictures import Picture
 from dmc.detect import consolidation as detectors
 from dmc.detect import evaluation as of_detectors
 from dmc.detect import training as detector_training
@@ -145,10 +146,13 @@ def evaluate(model: Given | Teachers | DetectorTeachers, data: Place, **settings
     return of_detectors.evaluate(found, data, **settings)
 
 
-def predict(model: Given, images: str | Path | Sequence[str | Path], **settings: Any) -> Any:
-    """The most probable classes of each image file (`top`), or what a detector finds in it (`least` score)."""
+def predict(model: Given, images: Picture | Sequence[Picture], **settings: Any) -> Any:
+    """The most probable classes of each image (`top`), or what a detector finds in it (`least` score).
+
+    Images are files, folders (all images below), PIL's, or uint8 arrays, H x W or H x W x 3; one, or a list of them.
+    The answer is a list; in it, an image that cannot be read is None, and a warning says which it was.
+    """
     found = load(model)
-    images = [images] if isinstance(images, str | Path) else images
     if isinstance(found, Specialist):
         return evaluation.predict(found, images, **settings)
     return of_detectors.predict(found, images, **settings)

@@ -39,7 +39,7 @@ from dmc.distill.folding import NORMS
 from dmc.errors import DmcError
 from dmc.models.blueprint import create_detector
 from dmc.training.loop import Task
-from dmc.verbs import load
+from dmc.verbs import load, predict
 from tests.conftest import Answer, tiny
 from tests.detect.conftest import TINY, untrained
 
@@ -346,6 +346,16 @@ def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled:
         assert picture.size == (96, 80)
     assert "val_000.jpg: " in dmc("predict", tmp_path / "m", image).out
     (answer,) = json.loads(dmc("predict", tmp_path / "m", image, "--json", "--least", 0.001).out)
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    said = dmc("predict", tmp_path / "m", tmp_path / "broken.jpg", image, "--json", "--draw", tmp_path / "beside")
+    broken, good = json.loads(said.out)
+    assert (said.code, broken) == (2, {"image": str(tmp_path / "broken.jpg"), "error": "it is not an image"})
+    assert good["image"] == str(image)
+    assert [path.name for path in (tmp_path / "beside").iterdir()] == ["val_000.png"]
+    with Image.open(image) as picture:
+        one, none, same = predict(tmp_path / "m", [image, tmp_path / "broken.jpg", np.array(picture)])
+    assert none is None
+    assert [sighting.box for sighting in same] == [sighting.box for sighting in one] != []
     scores = [found["score"] for found in answer["objects"]]
     assert 0.001 <= min(scores) < LEAST_SCORE  # below what counts in an evaluation
     for wrong, words in (

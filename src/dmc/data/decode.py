@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -27,11 +28,21 @@ RESAMPLING = {
     "bicubic": Image.Resampling.BICUBIC,
 }
 warnings.filterwarnings("ignore", module="PIL")  # odd EXIF data and the like: the pixels are what counts
+log = logging.getLogger("dmc")
+T = TypeVar("T")
 MOST_SKIPPED = 0.1  # of the images seen so far; beyond this the source is not what the user thinks it is
 
 
 MOST_PIXELS = 2**28  # that an image may have when it is decoded, about 0.8 GB
 Image.MAX_IMAGE_PIXELS = None  # a JPEG of any size can be decoded at a fraction of it
+
+
+class DecodeError(DmcError):
+    """One image that cannot be read, and why."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(f"{name}: cannot be read: {reason}")
+        self.reason = reason
 
 
 class Framing(Protocol):
@@ -95,6 +106,8 @@ def opened(record: Record) -> Image.Image:
     """Not decoded yet, unless only a part of it is wanted: that is made square, so that all of it is seen."""
     if isinstance(record.image, np.ndarray):
         image = Image.fromarray(record.image)
+    elif isinstance(record.image, Image.Image):
+        image = record.image.copy()  # what is opened here is closed, too
     else:
         image = Image.open(BytesIO(record.image) if isinstance(record.image, bytes) else record.image)
     if record.part is None:
@@ -114,9 +127,19 @@ def decode(record: Record, framing: Framing) -> Tensor:
     try:
         with opened(record) as image:
             return framing(image)
+    except UnidentifiedImageError:
+        raise DecodeError(record.name, "it is not an image") from None
     except Exception as error:  # broken files make PIL raise anything from SyntaxError to struct.error
-        reason = "" if isinstance(error, UnidentifiedImageError) else f": {first_line(error)}"
-        raise DmcError(f"{record.name} cannot be decoded as an image{reason}") from None
+        raise DecodeError(record.name, getattr(error, "strerror", None) or first_line(error)) from None
+
+
+def or_reason(ask: Callable[[], T]) -> T | DecodeError:
+    """For whoever goes on with other images, and says so."""
+    try:
+        return ask()
+    except DecodeError as error:
+        log.warning("%s", error)
+        return error
 
 
 def decode_or_skip(record: Record, framing: Framing) -> Tensor | None:

@@ -7,15 +7,17 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dmc.classes import Classes
-from dmc.data.decode import decode, opened, upright_size
+from dmc.data.decode import DecodeError, decode, opened, or_reason, upright_size
 from dmc.data.feed import Stream
-from dmc.data.sources import UNLABELED, Objects, Record, Source
+from dmc.data.pictures import Picture, pictures
+from dmc.data.sources import Objects, Record, Source
 from dmc.detect.annotations import open_scenes
 from dmc.detect.detector import LEAST_SCORE, Detector
 from dmc.detect.precision import Found, Precision, average_precision
@@ -162,21 +164,17 @@ class Sighting:
 
 
 def predict(
-    model: Detector | DetectorTeachers, images: Sequence[str | Path], least: float = 0.3
-) -> list[list[Sighting]]:
-    """What is found in each image file with at least that score, best first."""
-    if not 0 <= least <= 1:
-        raise DmcError(f"the least score to show is 0 to 1, not {least:g}")
-    answers = []
-    for path in map(Path, images):
-        if not path.is_file():
-            raise DmcError(f"no such image: {path}")
-        answers.append(sightings(model, Record(path, UNLABELED, str(path)), least))
-    return answers
+    model: Detector | DetectorTeachers, images: Picture | Sequence[Picture], least: float = 0.3
+) -> list[list[Sighting] | None]:
+    """What is found in each image with at least that score, best first; None for one that cannot be read."""
+    answers = [or_reason(partial(sightings, model, record, least)) for record in pictures(images)]
+    return [None if isinstance(answer, DecodeError) else answer for answer in answers]
 
 
 def sightings(model: Detector | DetectorTeachers, record: Record, least: float) -> list[Sighting]:
     """What is found in one image, in its own pixels."""
+    if not 0 <= least <= 1:
+        raise DmcError(f"the least score to show is 0 to 1, not {least:g}")
     model.to(pick_device())
     batch = model.framing.batch([(record, decode(record, model.framing))])
     with opened(record) as image:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from dmc import evaluation
+from dmc.data.decode import DecodeError, or_reason
+from dmc.data.pictures import pictures
 from dmc.detect import evaluation as detection
 from dmc.detect.detector import Detector
 from dmc.detect.drawing import drawn
@@ -20,8 +23,14 @@ from dmc.specialist import Specialist
 
 
 class Shown(NamedTuple):
+    """Images that cannot be read are in the data, and not in the text: the log has told."""
+
     data: list[dict[str, Any]]
     text: str
+
+    @property
+    def failed(self) -> bool:
+        return any("error" in entry for entry in self.data)
 
 
 def as_dict(result: Evaluation | DetectionEvaluation) -> dict[str, Any]:
@@ -52,28 +61,36 @@ def as_text(result: Evaluation | DetectionEvaluation) -> str:
 
 
 def classes_of(model: Specialist, images: Sequence[str], top: int) -> Shown:
-    answers = evaluation.predict(model, images, top)
-    lines = [
-        f"{image}: " + ", ".join(f"{name} {p:.1%}" for name, p in answer.items())
-        for image, answer in zip(images, answers, strict=True)
-    ]
-    data = [{"image": image, "classes": answer} for image, answer in zip(images, answers, strict=True)]
+    records = pictures(images)
+    data: list[dict[str, Any]] = []
+    lines = []
+    for record, answer in zip(records, evaluation.classified(model, records, top), strict=True):
+        if isinstance(answer, DecodeError):
+            data.append({"image": record.name, "error": answer.reason})
+            continue
+        data.append({"image": record.name, "classes": answer})
+        lines.append(f"{record.name}: " + ", ".join(f"{name} {p:.1%}" for name, p in answer.items()))
     return Shown(data, "\n".join(lines))
 
 
 def objects_of(model: Detector, images: Sequence[str], least: float, draw: Path | None) -> Shown:
     """Boxes as left, top, right, bottom in the picture's pixels; `draw` is a folder for pictures."""
-    drawings = [] if draw is None else _places(draw, images)
-    answers = detection.predict(model, images, least)
-    data, lines = [], []
-    for image, found in zip(images, answers, strict=True):
+    names = [record.name for record in pictures(images)]
+    drawings = {} if draw is None else dict(zip(names, _places(draw, names), strict=True))
+    data: list[dict[str, Any]] = []
+    lines = []
+    for record in pictures(images):
+        found = or_reason(partial(detection.sightings, model, record, least))
+        if isinstance(found, DecodeError):
+            data.append({"image": record.name, "error": found.reason})
+            continue
         objects = [{"class": s.name, "score": round(s.score, 4), "box": [round(v, 1) for v in s.box]} for s in found]
-        data.append({"image": image, "objects": objects})
+        data.append({"image": record.name, "objects": objects})
         said = ", ".join(f"{s.name} {s.score:.0%} at {'/'.join(f'{v:.0f}' for v in s.box)}" for s in found)
-        lines.append(f"{image}: {said or 'nothing'}")
-    for image, found, place in zip(images, answers, drawings, strict=False):
-        place.parent.mkdir(parents=True, exist_ok=True)
-        drawn(image, found, model.names).save(place)
+        lines.append(f"{record.name}: {said or 'nothing'}")
+        if record.name in drawings:
+            drawings[record.name].parent.mkdir(parents=True, exist_ok=True)
+            drawn(record.name, found, model.names).save(drawings[record.name])
     return Shown(data, "\n".join(lines))
 
 
