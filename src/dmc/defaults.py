@@ -6,18 +6,19 @@ The paper's own choices are the profile `paper`: ResNet-32 at 32x32, 200 and 50 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from math import ceil
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 from dmc.data.decode import opened, upright_size
 from dmc.data.sources import Source
 from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.models.build import create, default_preprocessing, known_architecture
+from dmc.progress import duration
 from dmc.specialist import Specialist
 from dmc.training.schedule import DETECTION, Schedule
 
@@ -31,10 +32,41 @@ log = logging.getLogger("dmc")
 
 @dataclass(frozen=True)
 class Choice:
+    """A network to train, and why this one."""
+
     arch: str
     size: int | None  # None: what the architecture was designed for
     weights: str | None  # None: random
     why: str
+
+    def __str__(self) -> str:
+        size = f" at {self.size}x{self.size}" if self.size else ""
+        return f"{self.arch}{size}, {self.weights or 'random'} weights ({self.why})"
+
+
+@dataclass(frozen=True)
+class Length:
+    """What the user said about how long and how fast; the rest is chosen."""
+
+    profile: ProfileName = "auto"
+    schedule: Schedule | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)  # to a schedule, whichever it is
+    minutes: float | None = None
+
+    def of(self, paper: Schedule, fitting: Schedule) -> Schedule:
+        """The schedule that was given, the paper's, or one that fits the images; with what was changed of it."""
+        chosen = self.schedule or (paper if self.profile == "paper" else fitting)
+        return chosen.changed(self.changes)
+
+    def within(self, schedule: Schedule, images: int, images_per_second: float, share: float = 1.0) -> Schedule:
+        """As many passes as the budget has room for, where there is one; `share` is the part of it to spend."""
+        if self.minutes is None:
+            return schedule
+        passes = int(self.minutes * share * 60 * images_per_second / images)
+        if not passes:
+            needed = duration(images / images_per_second)
+            raise DmcError(f"a pass over {images:,} images takes {needed}: allow more minutes, or take fewer images")
+        return schedule.changed({"epochs": passes})
 
 
 def shorter_side(source: Source) -> int:
@@ -58,11 +90,11 @@ def classifier_for(source: Source, arch: str | None, size: int | None, weights: 
     if arch is None and side <= SMALL_SIDE:
         arch, size = "cifar_resnet32", size or (32 if side >= 24 else max(8, side))
     elif arch is None:
-        arch, size = "resnet18", size or _photograph_side(side, why)
+        arch, size = "resnet18", size or _photograph_side(side)
     return Choice(arch, size, pretrained(arch, size, weights), why)
 
 
-def _photograph_side(side: int, why: str) -> int:
+def _photograph_side(side: int) -> int:
     """224 pixels, as ImageNet's networks have it; fewer where the images, or the time of a CPU, have no more."""
     return min(224 if pick_device().type != "cpu" else 128, max(64, side // 32 * 32))
 
@@ -123,19 +155,3 @@ def _clamped(wanted: float, least: int, most: int) -> int:
 def _batch(images: int) -> int:
     """Short trainings need steps more than they need large batches."""
     return 128 if images >= 20_000 else 32
-
-
-def epochs_within(minutes: float, images: int, images_per_second: float) -> int:
-    """How many passes a budget of time has room for."""
-    passes = int(minutes * 60 * images_per_second / images)
-    if not passes:
-        needed = images / images_per_second / 60
-        raise DmcError(f"one pass over {images:,} images takes {needed:.1f} minutes: allow more, or take fewer images")
-    return passes
-
-
-def listed(names: Iterable[str], most: int = 12) -> str:
-    """Class names for a line of text."""
-    names = list(names)
-    rest = f" ... and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest

@@ -148,11 +148,11 @@ class Plan(ABC, Generic[AnyModel]):
             raise DmcError(f"none of {len(sample)} images of {self.aux.name} that were looked at can be decoded")
         return open_feed(rest, self.framing, self.memory), unseen
 
-    def some_batches(self) -> tuple[list[Batch], int, int]:
+    def some_batches(self, count: int = ENOUGH) -> tuple[list[Batch], int, int]:
         """Some auxiliary images; how many were tried, and how many of them cannot be decoded, if not too many."""
         skipped = Skipped(self.aux.name)
         framed: list[tuple[Record, Tensor]] = []
-        tried = min(ENOUGH, len(self.aux))
+        tried = min(count, len(self.aux))
         seed = self.seed if self.held else None  # a stream that is mixed first has to be read far
         for record, image in islice(decoded(self.aux.records(seed), self.framing), tried):
             if image is None:
@@ -164,10 +164,10 @@ class Plan(ABC, Generic[AnyModel]):
         batches = [self.framing.batch(framed[start : start + size]) for start in range(0, len(framed), size)]
         return batches, tried, len(skipped)
 
-    def estimate(self) -> Estimate:
+    def estimate(self, count: int = ENOUGH) -> Estimate:
         """Time two steps on real images, and ask the teachers. The student's weights are not stepped."""
         started = time.monotonic()
-        batches, tried, broken = self.some_batches()
+        batches, tried, broken = self.some_batches(count)
         decoding = tried / (time.monotonic() - started)
         device = pick_device()
         self.teachers.to(device).fold()
