@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from dmc.errors import DmcError
     from dmc.specialist import Specialist
     from dmc.training.schedule import Schedule
-    from dmc.verbs import consolidate, evaluate, learn, load, predict, train
+    from dmc.verbs import check, consolidate, evaluate, learn, load, predict, train
 
 __all__ = [
     "Detector",
@@ -16,6 +16,7 @@ __all__ = [
     "Preprocessing",
     "Schedule",
     "Specialist",
+    "check",
     "consolidate",
     "evaluate",
     "learn",
@@ -30,6 +31,7 @@ _HOME = {
     "Preprocessing": "data.preprocess",
     "Schedule": "training.schedule",
     "Specialist": "specialist",
+    "check": "verbs",
     "consolidate": "verbs",
     "evaluate": "verbs",
     "learn": "verbs",

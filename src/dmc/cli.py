@@ -32,20 +32,18 @@ from dmc.options import (
     Val,
     Weights,
     beginning,
-    changed,
     distillation_options,
     expands,
+    length_options,
     names_from,
     new_names,
     run_options,
-    schedule_options,
     teacher_options,
 )
 
 if TYPE_CHECKING:
     from dmc.detect.detector import Detector
     from dmc.specialist import Specialist
-    from dmc.training.schedule import Schedule
 
 
 class Verbs(TyperGroup):
@@ -75,33 +73,31 @@ app = typer.Typer(
 
 
 @app.command()
-@expands(run=run_options, schedule=schedule_options)
+@expands(run=run_options, length=length_options)
 def train(
     data: Data,
     run: RunOptions,
-    schedule: dict[str, Any],
+    length: dict[str, Any],
     arch: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="cifar_resnetN (N = 6n+2), torchvision:NAME, timm's, your FILE.py:FUNCTION; "
-            "or a detector: retinanet_resnet50_fpn"
+            "or a detector: retinanet_resnet50_fpn [default: one that suits the images]"
         ),
-    ] = "cifar_resnet32",
-    size: Annotated[int | None, typer.Option(min=1, help="Input size [default: the architecture's]")] = None,
+    ] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Input size [default: one that suits the images]")] = None,
     keep: Keep = None,
     val: Val = "auto",
     output: Annotated[
         Literal["softmax", "sigmoid"] | None,
         typer.Option(help="Classifiers: what the logits mean [default: softmax]"),
     ] = None,
-    weights: Weights = None,
+    weights: Weights = "auto",
     seed: Seed = 0,
     memory: Memory = 4,
 ) -> None:
     """Train a specialist on labeled images, or a detector on scenes with boxes."""
     import dmc
-    from dmc.models.blueprint import is_detector
-    from dmc.training.schedule import DETECTION, SPECIALIST
 
     specialist = dmc.train(
         data,
@@ -109,75 +105,77 @@ def train(
         size=size,
         val=val,
         keep=names_from(keep),
-        **({"output": output} if output else {}),
-        **beginning(weights),
-        schedule=changed(DETECTION if is_detector(arch) else SPECIALIST, schedule),
+        output=output,
+        weights=beginning(weights),
         seed=seed,
         memory=int(memory * 2**30),
+        **length,
         **run,
     )
     announce(specialist, run["out"])
 
 
 @app.command()
-@expands(teachers=teacher_options, run=run_options, settings=distillation_options, schedule=schedule_options)
+@expands(teachers=teacher_options, run=run_options, settings=distillation_options, length=length_options)
 def consolidate(
     aux: Aux,
     teachers: "list[Specialist | Detector]",
     run: RunOptions,
     settings: dict[str, Any],
-    schedule: dict[str, Any],
+    length: dict[str, Any],
 ) -> None:
     """Merge two or more models into one, with unlabeled images only."""
     import dmc
 
-    settings["schedule"] = changed(consolidation_schedule(teachers[0]), schedule)
-    announce(dmc.consolidate(teachers, aux, **run, **settings), run["out"])
+    announce(dmc.consolidate(teachers, aux, **run, **settings, **length), run["out"])
 
 
 @app.command()
-@expands(run=run_options, settings=distillation_options, schedule=schedule_options)
+@expands(run=run_options, settings=distillation_options, length=length_options)
 def learn(
     model: Model,
     data: Data,
     aux: Aux,
     run: RunOptions,
     settings: dict[str, Any],
-    schedule: dict[str, Any],
+    length: dict[str, Any],
     keep: Keep = None,
     val: Val = "auto",
     specialist_epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over DATA [default: 200; detectors 100]")
+        int | None, typer.Option(min=1, help="Passes over DATA [default: by the number of images; paper 200]")
     ] = None,
 ) -> None:
     """Teach a model the classes of DATA without its old data."""
     import dmc
-    from dmc.training.schedule import SPECIALIST
 
-    old = dmc.load(model)
-    usual = consolidation_schedule(old)
-    settings["schedule"] = changed(usual, schedule)
-    first = SPECIALIST if isinstance(old, dmc.Specialist) else usual
-    epochs = {"epochs": specialist_epochs or first.epochs}
-    settings["specialist_schedule"] = changed(first, schedule | epochs)
-    announce(dmc.learn(old, data, aux, val=val, keep=names_from(keep), **run, **settings), run["out"])
+    taught = dmc.learn(
+        model,
+        data,
+        aux,
+        keep=names_from(keep),
+        val=val,
+        specialist_epochs=specialist_epochs,
+        **run,
+        **settings,
+        **length,
+    )
+    announce(taught, run["out"])
 
 
 @app.command()
-@expands(teachers=teacher_options, settings=distillation_options, schedule=schedule_options)
+@expands(teachers=teacher_options, settings=distillation_options, length=length_options)
 def check(
     aux: Aux,
     teachers: "list[Specialist | Detector]",
     settings: dict[str, Any],
-    schedule: dict[str, Any],
+    length: dict[str, Any],
     as_json: AsJson = False,
 ) -> None:
-    """Verify a consolidation before it trains: classes, preprocessing, images, time. Changes nothing."""
-    from dmc.report.check import as_text, findings
-    from dmc.verbs import plan
+    """Verify a consolidation before it trains: classes, preprocessing, images, balance, time. Changes nothing."""
+    import dmc
+    from dmc.report.check import as_text
 
-    settings["schedule"] = changed(consolidation_schedule(teachers[0]), schedule)
-    found = findings(plan(teachers, aux, **settings))
+    found = dmc.check(teachers, aux, **settings, **length)
     print(json.dumps(found, indent=2) if as_json else as_text(found))
 
 
@@ -350,13 +348,6 @@ def reproduce(
     write_text(job.folder / f"{name}-{profile}.md", f"{table}\n\n{footnote(job.made(rows))}\n")
     write_text(job.folder / f"{name}-{profile}.json", json.dumps(rows, indent=2) + "\n")
     print(json.dumps(rows, indent=2) if as_json else table)
-
-
-def consolidation_schedule(first: "Specialist | Detector") -> "Schedule":
-    import dmc
-    from dmc.training.schedule import CONSOLIDATION, DETECTION
-
-    return CONSOLIDATION if isinstance(first, dmc.Specialist) else DETECTION
 
 
 def announce(specialist: "Specialist | Detector", out: Path) -> None:

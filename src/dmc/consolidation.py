@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, get_args
@@ -16,8 +15,6 @@ from torch import Tensor, nn
 from dmc.data.batch import Batch
 from dmc.data.decode import Geometry
 from dmc.data.feed import MEMORY, Feed
-from dmc.data.opening import open_images, open_labeled
-from dmc.data.sources import Source
 from dmc.device import pick_device
 from dmc.distill.agreement import HALF, Agreement, Answers, drowned, wins
 from dmc.distill.balance import balancing_factors, fair_shares, output_layer, peaks, scale_rows, sharpness
@@ -27,15 +24,13 @@ from dmc.distill.teachers import Scale, Teachers
 from dmc.errors import DmcError, require_one_of
 from dmc.loading import load
 from dmc.models.build import default_preprocessing, known_architecture
-from dmc.plan import HELD_OUT, Findings, Images, Plan, taught
+from dmc.plan import HELD_OUT, Findings, Images, Plan
 from dmc.progress import progress
 from dmc.seeds import seed_for
 from dmc.specialist import Specialist
-from dmc.training.exam import Exam
 from dmc.training.loop import Task
 from dmc.training.run import CHECKPOINT_EVERY
-from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
-from dmc.training.supervised import train
+from dmc.training.schedule import CONSOLIDATION, Schedule
 
 Teacher = Specialist | str | Path
 SAMPLE = 2048  # auxiliary images behind the agreement report and behind `scale: pool-std`
@@ -230,46 +225,6 @@ def consolidate(
     `hf-hub:OWNER/NAME` or a uint8 array. With `out`, the run and the result are kept in that folder.
     """
     return Consolidation(teachers, aux, **settings).run(out, resume, checkpoint_every)
-
-
-def learn(
-    model: Teacher,
-    data: str | Path | Source,
-    aux: Images,
-    out: str | Path | None = None,
-    *,
-    exam: Exam[Specialist] | None = None,
-    specialist_schedule: Schedule = SPECIALIST,
-    resume: bool = False,
-    checkpoint_every: float = CHECKPOINT_EVERY,
-    **settings: Unpack[Settings],
-) -> Specialist:
-    """Teach a model the classes of labeled `data` without its old data: train a specialist, consolidate."""
-    old = load(model)
-    source, images = open_labeled(data), open_images(aux)
-    arch = settings.get("arch") or old.require_arch()
-    alike = old.preprocessing if known_architecture(arch) == old.arch else None
-    new = partial(
-        train,
-        source,
-        arch=arch,
-        preprocessing=alike,
-        size=settings.get("size"),
-        output=old.output,
-        weights=settings.get("weights"),
-        schedule=specialist_schedule,
-        exam=exam,
-    )
-    return taught(
-        old,
-        Specialist.untrained(arch, source.classes, alike, old.output),
-        new,
-        lambda teachers: Consolidation(teachers, images, **settings),
-        source.name,
-        out,
-        resume,
-        checkpoint_every,
-    )
 
 
 def sample(feed: Feed) -> Iterable[Tensor]:

@@ -14,7 +14,6 @@ from dmc.errors import DmcError
 if TYPE_CHECKING:
     from dmc.detect.detector import Detector
     from dmc.specialist import Specialist
-    from dmc.training.schedule import Schedule
 
 MODEL = (
     "A saved folder, timm:NAME, torchvision:NAME, hf-hub:OWNER/NAME, or WEIGHTS,arch=NAME,classes=FILE. More settings: "
@@ -28,7 +27,7 @@ AUX = "Unlabeled images: a folder, parquet, tar shards, npz, a glob, hf-hub:OWNE
 Aux = Annotated[list[str], typer.Option(help=AUX)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; accuracies and probabilities are fractions")]
 Weights = Annotated[
-    str | None, typer.Option(help="Initial weights: imagenet, random, or a file [default: random; detectors imagenet]")
+    str, typer.Option(help="Initial weights: imagenet, random, a file, or auto: ImageNet's where they help")
 ]
 Orders = Annotated[int, typer.Option(min=1, help="Class orders; order 0 is iCaRL's")]
 ProfileName = Annotated[str, typer.Option(help="paper, lite or smoke")]
@@ -91,36 +90,43 @@ def run_options(
     return {"out": out, "resume": resume, "checkpoint_every": checkpoint_every}
 
 
-def schedule_options(
-    epochs: Annotated[int | None, typer.Option(min=1, help="Passes over the images [default: the paper's]")] = None,
-    lr: Annotated[float | None, typer.Option(help="Initial learning rate [default: 0.1; detectors 0.001]")] = None,
+def length_options(
+    profile: Annotated[
+        Literal["auto", "paper"],
+        typer.Option(help="auto: what suits images and models; paper: the paper's settings and literal method"),
+    ] = "auto",
+    minutes: Annotated[float | None, typer.Option(help="A budget of time instead of --epochs")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(min=1, help="Passes over the images [default: by their number; paper 50 or 200]")
+    ] = None,
+    lr: Annotated[
+        float | None, typer.Option(help="Highest learning rate [default: 0.1, pretrained less; detectors 0.001]")
+    ] = None,
     lr_shape: Annotated[
-        Literal["steps", "one-cycle"],
-        typer.Option(help="Tenfold drops at 7/10 and 9/10 (detectors: none); or warm-up and cosine"),
-    ] = "steps",
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Images in a step [default: 128; detectors 12]")] = None,
+        Literal["steps", "one-cycle"] | None,
+        typer.Option(help="Tenfold drops at 7/10 and 9/10 (paper), or warm-up and cosine [default: one-cycle]"),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Images in a step [default: 32, many images and paper 128; detectors 12]")
+    ] = None,
     weight_decay: Annotated[float | None, typer.Option(min=0, help="[default: 0.0001; detectors 0]")] = None,
-    flip: Annotated[bool, typer.Option(help="Mirror half of the images")] = True,
+    flip: Annotated[bool | None, typer.Option(help="Mirror half of the images [default: flip]")] = None,
 ) -> dict[str, Any]:
-    """Changes to a schedule whose defaults only the verb knows."""
-    if lr is not None and not 0 < lr < 1e6:
-        raise DmcError(f"--lr {lr} must be a positive number")
-    given = {"epochs": epochs, "lr": lr, "batch_size": batch_size, "weight_decay": weight_decay}
-    return {"shape": lr_shape, "flip": flip} | {key: value for key, value in given.items() if value is not None}
+    """How long and how fast to train, as far as it is said."""
+    changes = {"epochs": epochs, "lr": lr, "shape": lr_shape, "batch_size": batch_size}
+    changes |= {"weight_decay": weight_decay, "flip": flip}
+    given = {name: value for name, value in changes.items() if value is not None}
+    return {"profile": profile, "minutes": minutes, **given}
 
 
-def changed(schedule: "Schedule", changes: dict[str, Any]) -> "Schedule":
-    return schedule.model_copy(update=changes)
-
-
-def beginning(weights: str | None) -> dict[str, str | None]:
-    """`--weights` as an argument of the library, whose default differs between classifiers and detectors."""
-    return {} if weights is None else {"weights": None if weights == "random" else weights}
+def beginning(weights: str) -> str | None:
+    """`--weights` as an argument of the library."""
+    return None if weights == "random" else weights
 
 
 def distillation_options(
-    arch: Annotated[str | None, typer.Option(help="The student's architecture [default: the first model's]")] = None,
-    size: Annotated[int | None, typer.Option(min=1, help="Its input size [default: what it was designed for]")] = None,
+    arch: Annotated[str | None, typer.Option(help="The student's architecture [default: the largest model's]")] = None,
+    size: Annotated[int | None, typer.Option(min=1, help="Its input size [default: that model's]")] = None,
     loss: Annotated[Literal["l2", "l1", "kd"], typer.Option(help="Distance to the teachers' logits")] = "l2",
     temperature: Annotated[float | None, typer.Option(help="Temperature of kd [default: 2]")] = None,
     centring: Annotated[
@@ -128,10 +134,13 @@ def distillation_options(
         typer.Option(help="Eq. 4's normalisation [default: per-teacher for softmax models, none for sigmoid]"),
     ] = None,
     scale: Annotated[
-        Literal["none", "pool-std"] | None,
-        typer.Option(help="Also divide by each teacher's spread; not in the paper [default: none]"),
+        Literal["none", "pool-std", "balanced"] | None,
+        typer.Option(help="Classifiers: divide each teacher's logits, so that none drowns another [default: balanced]"),
     ] = None,
-    weights: Weights = None,
+    balance: Annotated[
+        bool | None, typer.Option(help="Classifiers: the same for the student's outputs, after training [default: yes]")
+    ] = None,
+    weights: Weights = "auto",
     anchors: Annotated[
         int | None, typer.Option(min=1, help="Detectors: anchors to distil in each image [default: 64]")
     ] = None,
@@ -145,13 +154,13 @@ def distillation_options(
     memory: Memory = 4,
 ) -> dict[str, Any]:
     """What only one kind of model has is passed on only where it is given."""
-    own = {"temperature": temperature, "scale": scale, "anchors": anchors, "box_weight": box_weight}
+    own = {"temperature": temperature, "scale": scale, "balance": balance, "anchors": anchors, "box_weight": box_weight}
     return {
         "arch": arch,
         "size": size,
         "loss": loss,
         "centring": centring,
-        **beginning(weights),
+        "weights": beginning(weights),
         "aux_limit": aux_limit,
         "seed": seed,
         "memory": int(memory * 2**30),

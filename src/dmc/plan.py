@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -24,7 +24,7 @@ from dmc.errors import DmcError
 from dmc.seeds import seed_for
 from dmc.specialist import AnyModel
 from dmc.training.loop import Task, fit, images_per_second
-from dmc.training.run import Run, require_free, versions
+from dmc.training.run import Run, versions
 from dmc.training.schedule import Schedule
 
 Images = OneSet | Sequence[OneSet]  # one set of images, or several to be joined
@@ -93,6 +93,11 @@ class Plan(ABC, Generic[AnyModel]):
 
     def settle(self, unseen: Feed) -> None:
         """What has to be done to the student after training."""
+
+    @property
+    def trained_on(self) -> int:
+        """How many auxiliary images a pass has."""
+        return len(self.aux) - self.held_out
 
     @property
     def held(self) -> bool:
@@ -164,18 +169,22 @@ class Plan(ABC, Generic[AnyModel]):
         batches = [self.framing.batch(framed[start : start + size]) for start in range(0, len(framed), size)]
         return batches, tried, len(skipped)
 
-    def estimate(self, count: int = ENOUGH) -> Estimate:
-        """Time two steps on real images, and ask the teachers. The student's weights are not stepped."""
-        started = time.monotonic()
-        batches, tried, broken = self.some_batches(count)
-        decoding = tried / (time.monotonic() - started)
+    def pace(self, batch: Batch) -> float:
+        """Images per second of the training, timed on a batch. The student's weights are not stepped."""
         device = pick_device()
         self.teachers.to(device).fold()
         self.student.to(device)
-        batches = [batch.to(device) for batch in batches]
-        training = images_per_second(self.task(), batches[0])
+        return images_per_second(self.task(), batch.to(device))
+
+    def estimate(self) -> Estimate:
+        """Time two steps on real images, and ask the teachers."""
+        started = time.monotonic()
+        batches, tried, broken = self.some_batches()
+        decoding = tried / (time.monotonic() - started)
+        training = self.pace(batches[0])
         rate = training if self.held else min(training, decoding)
-        return Estimate(tried, broken, rate, self.teachers_alone(within(ASKING_SECONDS, batches)))
+        asked = within(ASKING_SECONDS, (batch.to(pick_device()) for batch in batches))
+        return Estimate(tried, broken, rate, self.teachers_alone(asked))
 
 
 def within(seconds: float, batches: Iterable[Batch]) -> Iterator[Batch]:
@@ -185,33 +194,3 @@ def within(seconds: float, batches: Iterable[Batch]) -> Iterator[Batch]:
         yield batch
         if time.monotonic() - started > seconds:
             return
-
-
-def taught(
-    old: AnyModel,
-    stand_in: AnyModel,
-    train_new: Callable[..., AnyModel],
-    plan_for: Callable[[list[AnyModel]], Plan[AnyModel]],
-    data: str,
-    out: str | Path | None,
-    resume: bool,
-    checkpoint_every: float,
-) -> AnyModel:
-    """An old model and the one that `train_new` makes, merged. `stand_in` is like that one, but untrained: what is
-    wrong with the merger should show before days of training."""
-    if out is not None:
-        require_free(Path(out), resume)
-    plan = plan_for([old, stand_in])
-    plan.teachers.each(plan.some_batches()[0][0].images_N3HW)
-    new = train_new(
-        Path(out) / "specialist" if out is not None else None,
-        seed=plan.seed,
-        memory=plan.memory,
-        resume=resume,
-        checkpoint_every=checkpoint_every,
-    )
-    merging = plan_for([old, new])
-    merging.made_by = f"dmc learn, new classes from {data}"
-    tested = {key: line for key, line in new.provenance.items() if key.startswith("held-out")}
-    merging.notes = {f"{key} of the new classes' own model": line for key, line in tested.items()}
-    return merging.run(out, resume, checkpoint_every)

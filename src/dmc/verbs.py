@@ -1,37 +1,38 @@
-"""What users call: each verb finds out whether it has to do with classifiers or with detectors.
-
-What comes back depends on that, so the types say `Any`; the functions that these call are typed.
-"""
+"""What users call: one body for every kind of model; what differs between kinds is in `tasks`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from dmc import consolidation as classifiers
 from dmc import evaluation, loading
-from dmc.data.opening import open_images, sample_of
+from dmc.classes import listed
+from dmc.data.feed import MEMORY
 from dmc.data.pictures import Picture
-from dmc.detect import consolidation as detectors
+from dmc.data.preprocess import Preprocessing
+from dmc.data.sources import Source
+from dmc.defaults import AUTO, Begun, Length, ProfileName
 from dmc.detect import evaluation as of_detectors
-from dmc.detect import training as detector_training
 from dmc.detect.detector import Detector
 from dmc.detect.loading import find_detector
 from dmc.detect.teachers import DetectorTeachers
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
-from dmc.lessons import Place, images_and_exam, require_news, scenes_and_exam
-from dmc.models.blueprint import is_detector
-from dmc.plan import Images, Plan
-from dmc.specialist import Model, Specialist
-from dmc.training import supervised
-from dmc.training.run import CHECKPOINT_EVERY
+from dmc.merging import Merger
+from dmc.plan import Images
+from dmc.report.check import findings
+from dmc.specialist import Model, Output, Specialist
+from dmc.tasks import task_for, task_of
+from dmc.tasks.base import Place
+from dmc.training.run import CHECKPOINT_EVERY, require_free
+from dmc.training.schedule import Schedule
+from dmc.training.supervised import fit_model, labeled_pace
 
+log = logging.getLogger("dmc")
 Given = Model | str | Path  # a model, or where it is
-Limit = int | float | str | None  # of auxiliary images: a number, or a share such as 0.25 or "25%"
-FOR_CLASSIFIERS = ("temperature", "scale", "output")  # settings that the other kind does not have
-FOR_DETECTORS = ("anchors", "box_weight")
 
 
 def load(source: Given, *arguments: Any, **settings: Any) -> Any:
@@ -47,43 +48,52 @@ def train(
     data: Place,
     out: str | Path | None = None,
     *,
-    arch: str = "cifar_resnet32",
-    val: Place | None = "auto",
+    arch: str | None = None,
+    size: int | None = None,
+    weights: str | None = AUTO,
+    preprocessing: Preprocessing | None = None,
+    output: Output | None = None,
     keep: Iterable[str] | None = None,
-    **settings: Any,
+    val: Place | None = "auto",
+    profile: ProfileName = "auto",
+    minutes: float | None = None,
+    schedule: Schedule | None = None,
+    seed: int = 0,
+    memory: int = MEMORY,
+    resume: bool = False,
+    checkpoint_every: float = CHECKPOINT_EVERY,
+    **changes: Any,
 ) -> Any:
-    """Train a specialist on labeled images, or a detector on scenes with boxes; `arch` decides which.
+    """Train a specialist on labeled images, or a detector on scenes with boxes.
+
+    What is not said is chosen by the images: `arch`, input `size`, `weights` to begin with (None: random, `"imagenet"`,
+    a file; by default ImageNet's where they help and can be had), and how long; `profile="paper"` takes the paper's
+    settings. `minutes` is a budget of time. `changes` are fields of `dmc.Schedule`: `epochs`, `lr`, `batch_size`, ...;
+    `schedule` replaces all of them.
 
     `val` names labeled data to test on at the end. `"auto"` is the `val` or `test` folder beside a `train` folder, or
     every tenth image of each class, which is then not trained on, where there are twenty on average; for detectors,
     nothing. None trains on everything. `keep` names the classes to learn.
 
-    Settings: `size` (of the input), `weights` (None for random, `"imagenet"`, or a file), `schedule`
-    (`dmc.training.schedule.Schedule`), `seed`, `memory` (bytes of pixels to hold), `resume`, `checkpoint_every`
-    (seconds), `preprocessing`; for classifiers `output` (`"softmax"` or `"sigmoid"`).
+    `output` says whether a classifier's classes compete (`"softmax"`) or not (`"sigmoid"`); `preprocessing` is what it
+    sees, where that is not its architecture's; `memory` is how many bytes of pixels to hold. With `out`, the run and
+    the result are kept in that folder, where `resume` continues it; `checkpoint_every` is in seconds.
     """
-    if is_detector(arch):
-        own = _without(settings, FOR_CLASSIFIERS, "classifiers")
-        scenes, seeing = scenes_and_exam(data, val, keep)
-        return detector_training.train(scenes, out, arch=arch, exam=seeing, **own)
-    own = _without(settings, FOR_DETECTORS, "detectors")
-    source, exam = images_and_exam(data, val, keep)
-    return supervised.train(source, out, arch=arch, exam=exam, **own)
-
-
-def plan(teachers: Sequence[Given], aux: Images, *, aux_limit: Limit = None, **settings: Any) -> Plan[Any]:
-    """A consolidation, verified as far as that goes without training."""
-    if isinstance(teachers, Given):
-        raise DmcError("teachers are a list of two or more models")
-    loaded = [load(teacher) for teacher in teachers]
-    seers = [model for model in loaded if not isinstance(model, Specialist)]
-    specialists = [model for model in loaded if isinstance(model, Specialist)]
-    if seers and specialists:
-        raise DmcError(f"{specialists[0].name} is a classifier and {seers[0].name} a detector: merge one kind")
-    aux = sampled(aux, aux_limit, settings)
-    if seers:
-        return detectors.DetectorConsolidation(seers, aux, **_without(settings, FOR_CLASSIFIERS, "classifiers"))
-    return classifiers.Consolidation(specialists, aux, **_without(settings, FOR_DETECTORS, "detectors"))
+    task = task_for(data, arch)
+    source, exam = task.open_labeled(data, val, keep)
+    begun = Begun.in_folder(out, resume)
+    if profile == "paper":
+        arch, weights = arch or task.paper_arch, task.paper_weights if weights == AUTO else weights
+    network = begun.unless(arch, size, weights) if begun else task.network_for(source, arch, size, weights)
+    length = Length(profile, minutes, schedule, changes)
+    usual = length.of(*task.supervised_schedules(len(source), network.weights is not None), begun)
+    model = task.untrained(source.classes, network, preprocessing, output, seed)
+    loss = task.supervised(model, source.classes)
+    if not begun:
+        pace = labeled_pace(loss, model, source, usual.batch_size)
+        usual = length.timed(usual, len(source), pace, str(network))
+    began = {"weights": network.weights}
+    return fit_model(model, source, loss, out, usual, seed, memory, resume, checkpoint_every, began, exam)
 
 
 def consolidate(
@@ -98,14 +108,31 @@ def consolidate(
     """One model that knows every teacher's classes, from unlabeled images alone.
 
     `teachers` are models or whatever `dmc.load` takes, all classifiers or all detectors; `aux` is a folder, parquet,
-    tar shards, `hf-hub:OWNER/NAME` or a uint8 array, or a list of such. With `out`, the run and the result are kept in
-    that folder.
+    tar shards, `hf-hub:OWNER/NAME` or a uint8 array, or a list of such; `aux_limit` takes a number of them, or a share
+    such as 0.25. With `out`, the run and the result are kept in that folder.
 
-    Settings: `aux_limit` (a number of images, or a share such as 0.25, sampled by the seed), `arch`, `size` and
-    `weights` of the student, `loss` (`"l2"`, `"l1"`, `"kd"`), `centring`, `schedule`, `seed`, `memory`; for classifiers
-    `temperature` and `scale`, for detectors `anchors` and `box_weight`.
+    What is not said is chosen by teachers and images: the student's `arch`, `size` and `weights`, and how long it is
+    trained (`minutes` is a budget; fields of `dmc.Schedule`, such as `epochs` and `lr`, change the schedule, `schedule`
+    replaces it). `profile="paper"` takes the paper's settings, and the literal form of its method.
+
+    Other settings: `loss` (`"l2"`, `"l1"`, `"kd"`), `centring`, `seed`, `memory` (bytes of pixels to hold); for
+    classifiers `temperature` (of kd), `scale` (`"none"`, `"pool-std"`, `"balanced"`: of the teachers' logits) and
+    `balance` (of the student's outputs); for detectors `anchors` and `box_weight`.
     """
-    return plan(teachers, aux, **settings).run(out, resume, checkpoint_every)
+    loaded = _all(teachers)
+    if out is not None:
+        require_free(Path(out), resume)
+    merger = Merger.chosen(loaded, aux, Begun.in_folder(out, resume), **settings)
+    return merger.timed(merger.plan(loaded)).run(out, resume, checkpoint_every)
+
+
+def check(teachers: Sequence[Given], aux: Images, **settings: Any) -> dict[str, Any]:
+    """What can be said about a consolidation before it trains: classes, preprocessing, images, time, and whether one
+    teacher would drown the others. The settings are those of `consolidate`; nothing is written."""
+    loaded = _all(teachers)
+    merger = Merger.chosen(loaded, aux, None, **settings)
+    plan = merger.plan(loaded)
+    return findings(merger.timed(plan) if merger.length.minutes is not None else plan)
 
 
 def learn(
@@ -114,26 +141,63 @@ def learn(
     aux: Images,
     out: str | Path | None = None,
     *,
-    val: Place | None = "auto",
     keep: Iterable[str] | None = None,
-    aux_limit: Limit = None,
+    val: Place | None = "auto",
+    specialist_epochs: int | None = None,
+    specialist_schedule: Schedule | None = None,
+    resume: bool = False,
+    checkpoint_every: float = CHECKPOINT_EVERY,
     **settings: Any,
 ) -> Any:
     """Teach a model the classes of labeled `data` without its old data: train a specialist, consolidate.
 
-    `val` and `keep` are those of `train`, for the specialist. Settings: those of `consolidate`, and
-    `specialist_schedule`.
+    `val` and `keep` are those of `train`, for the specialist, whose schedule is chosen, given (`specialist_schedule`),
+    or as long as `specialist_epochs`. The other settings are those of `consolidate`; of `minutes`, half goes to each.
     """
     old = load(model)
-    if isinstance(old, Specialist):
-        own = _without(settings, FOR_DETECTORS, "detectors")
-        source, exam = images_and_exam(data, val, keep)
-        require_news(old, source)
-        return classifiers.learn(old, source, sampled(aux, aux_limit, own), out, exam=exam, **own)
-    own = _without(settings, FOR_CLASSIFIERS, "classifiers")
-    scenes, seeing = scenes_and_exam(data, val, keep)
-    require_news(old, scenes)
-    return detectors.learn(old, scenes, sampled(aux, aux_limit, own), out, exam=seeing, **own)
+    task = task_of([old])
+    source, exam = task.open_labeled(data, val, keep)
+    require_news(old, source)
+    if out is not None:
+        require_free(Path(out), resume)
+    merger = Merger.chosen([old], aux, Begun.in_folder(out, resume), **settings)
+    merger = replace(merger, length=replace(merger.length, share=0.5))
+    seed, memory = settings.get("seed", 0), settings.get("memory", MEMORY)
+    new = task.untrained(source.classes, merger.network, merger.alike(old), old.output, seed)
+    first = merger.timed(merger.plan([old, new]))  # what is wrong with it should show before days of training
+
+    place = Path(out) / "specialist" if out is not None else None
+    begun = Begun.in_folder(place, resume)
+    changes = {key: value for key, value in merger.length.changes.items() if key != "epochs"}
+    changes |= {} if specialist_epochs is None else {"epochs": specialist_epochs}
+    length = replace(merger.length, schedule=specialist_schedule, changes=changes)
+    pretrained = merger.network.weights is not None
+    schedule = length.of(*task.supervised_schedules(len(source), pretrained), begun)
+    loss = task.supervised(new, source.classes)
+    if not begun:
+        pace = labeled_pace(loss, new, source, schedule.batch_size)
+        schedule = length.timed(schedule, len(source), pace, f"specialist: {merger.network}")
+    began = {"weights": merger.network.weights}
+    new = fit_model(new, source, loss, place, schedule, seed, memory, resume, checkpoint_every, began, exam)
+
+    merging = merger.plan([old, new])
+    merging.schedule, merging.made_by = first.schedule, f"dmc learn, new classes from {source.name}"
+    tested = {key: line for key, line in new.provenance.items() if key.startswith("held-out")}
+    merging.notes = {f"{key} of the new classes' own model": line for key, line in tested.items()}
+    return merging.run(out, resume, checkpoint_every)
+
+
+def require_news(old: Model, source: Source) -> None:
+    """Say which classes are known already; refuse if that is all of them."""
+    known = [name for name in source.classes if name in old.names]
+    if len(known) == len(source.classes):
+        raise DmcError(
+            f"{old.name} knows {listed(known, 5)} already: there is nothing new to learn from {source.name}; train a "
+            "model of its own (dmc train), and merge it (dmc consolidate, --rename where classes only share a name)"
+        )
+    if known:
+        both = "they are taught by both models, whose mean is the target"
+        log.warning("%s knows %d of the classes already (%s): %s", old.name, len(known), listed(known, 5), both)
 
 
 def evaluate(model: Given | Teachers | DetectorTeachers, data: Place, **settings: Any) -> Any:
@@ -158,12 +222,7 @@ def predict(model: Given, images: Picture | Sequence[Picture], **settings: Any) 
     return of_detectors.predict(found, images, **settings)
 
 
-def sampled(aux: Images, limit: Limit, settings: Mapping[str, Any]) -> Images:
-    return aux if limit is None else sample_of(open_images(aux), limit, settings.get("seed", 0))
-
-
-def _without(settings: dict[str, Any], foreign: Sequence[str], whose: str) -> dict[str, Any]:
-    for name in foreign:
-        if name in settings:
-            raise DmcError(f"{name.replace('_', '-')} is a setting of {whose}")
-    return settings
+def _all(teachers: Sequence[Given]) -> list[Model]:
+    if isinstance(teachers, Given):
+        raise DmcError("teachers are a list of two or more models")
+    return [load(teacher) for teacher in teachers]

@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypedDict, Unpack, get_args
 
@@ -16,20 +15,15 @@ from torch import Tensor
 
 from dmc.data.batch import Batch
 from dmc.data.feed import MEMORY, Feed
-from dmc.data.opening import open_images
-from dmc.data.sources import Source
 from dmc.detect.agreement import SAMPLE, SURE, Recovered
-from dmc.detect.annotations import open_scenes
 from dmc.detect.detector import Detector, detector_preprocessing
 from dmc.detect.scenes import SceneBatch, Scenes
 from dmc.detect.teachers import DetectorTeachers, gathered, require_same_anchors
-from dmc.detect.training import train
 from dmc.distill.agreement import HALF
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring
 from dmc.errors import DmcError, require_one_of
-from dmc.plan import Findings, Images, Plan, taught
-from dmc.training.exam import Exam
+from dmc.plan import Findings, Images, Plan
 from dmc.training.loop import Task
 from dmc.training.run import CHECKPOINT_EVERY
 from dmc.training.schedule import DETECTION, Schedule
@@ -194,35 +188,3 @@ def consolidate(
 ) -> Detector:
     """One detector that knows every teacher's classes, from unlabeled images alone."""
     return DetectorConsolidation(teachers, aux, **settings).run(out, resume, checkpoint_every)
-
-
-def learn(
-    old: Detector,
-    data: str | Path | Source,
-    aux: Images,
-    out: str | Path | None = None,
-    *,
-    exam: Exam[Detector] | None = None,
-    specialist_schedule: Schedule = DETECTION,
-    resume: bool = False,
-    checkpoint_every: float = CHECKPOINT_EVERY,
-    **settings: Unpack[DetectorSettings],
-) -> Detector:
-    """Teach a detector the classes of labeled scenes without its old data: train another one, consolidate."""
-    source, images = open_scenes(data), open_images(aux)
-    arch, weights = settings.get("arch") or old.require_arch(), settings.get("weights", "imagenet")
-    alike = old.preprocessing if arch == old.arch else detector_preprocessing(arch)
-    alike = replace(alike, size=settings.get("size") or old.preprocessing.size)
-    new = partial(
-        train, source, arch=arch, preprocessing=alike, weights=weights, schedule=specialist_schedule, exam=exam
-    )
-    return taught(
-        old,
-        Detector.untrained(arch, source.classes, alike, weights=weights),
-        new,
-        lambda teachers: DetectorConsolidation(teachers, images, **settings),
-        source.name,
-        out,
-        resume,
-        checkpoint_every,
-    )

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -59,10 +60,25 @@ def train(
 ) -> Detector:
     """Train a detector on scenes with boxes."""
     source = open_scenes(data)
+    detector = detector_for(source, arch, preprocessing, size, weights, seed)
+    began = {"weights": weights}
+    return fit_scenes(
+        detector, source, out, schedule, seed, memory, resume, checkpoint_every, settings=began, exam=exam
+    )
+
+
+def detector_for(
+    source: Scenery,
+    arch: str,
+    preprocessing: Preprocessing | None = None,
+    size: int | None = None,
+    weights: str | None = "imagenet",
+    seed: int = 0,
+) -> Detector:
+    """An untrained detector for the classes of labeled scenes."""
     preprocessing = preprocessing or detector_preprocessing(arch)
     preprocessing = replace(preprocessing, size=size or preprocessing.size)
-    detector = Detector.untrained(arch, source.classes, preprocessing, seed, weights)
-    return fit_scenes(detector, source, out, schedule, seed, memory, resume, checkpoint_every, exam=exam)
+    return Detector.untrained(arch, source.classes, preprocessing, seed, weights)
 
 
 def fit_scenes(
@@ -75,8 +91,9 @@ def fit_scenes(
     resume: bool = False,
     checkpoint_every: float = CHECKPOINT_EVERY,
     task: Detection | None = None,
+    settings: Mapping[str, Any] | None = None,
     exam: Exam[Detector] | None = None,
 ) -> Detector:
     """Train a detector, as it is, on scenes with some or all of its classes."""
     task = task or Detection(detector, source.classes)
-    return fit_model(detector, source, task, out, schedule, seed, memory, resume, checkpoint_every, exam=exam)
+    return fit_model(detector, source, task, out, schedule, seed, memory, resume, checkpoint_every, settings, exam)

@@ -14,7 +14,7 @@ def findings(plan: Plan[Any]) -> dict[str, Any]:
     """Measures two steps on real images; writes nothing."""
     estimate = plan.estimate()
     passes = plan.schedule.epochs
-    images = passes * (len(plan.aux) - plan.held_out)
+    images = passes * plan.trained_on
     return {
         "task": plan.student.task,
         "teachers": [

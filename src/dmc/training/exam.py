@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -42,3 +42,12 @@ class Exam(Generic[AnyModel]):
         except DmcError as error:
             found = f"not measured: {error}"
         return {f"held-out {self.what}": found}
+
+
+def shown_in(held_out: Source, source: Source, keep: Iterable[str] | None) -> list[str]:
+    """The classes that are both learned and tested. Others to test are a mistake, unless they were not to be kept."""
+    shown = [name for name in held_out.classes if name in source.classes]
+    foreign = [name for name in held_out.classes if name not in source.classes]
+    if not shown or (foreign and keep is None):
+        raise DmcError(f"{held_out.name} has a class {foreign[0]!r}, {source.name} has not: test on what is learned")
+    return shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dmc.data.batch import Batch
+from dmc.data.decode import decoded
 from dmc.data.feed import MEMORY, fits, open_feed
 from dmc.data.opening import open_labeled
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
+from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.models.build import default_preprocessing
-from dmc.specialist import AnyModel, Output, Specialist
+from dmc.specialist import AnyModel, Model, Output, Specialist
 from dmc.training.exam import Exam
-from dmc.training.loop import Task, fit
+from dmc.training.loop import Task, fit, images_per_second
 from dmc.training.run import CHECKPOINT_EVERY, Run, versions
 from dmc.training.schedule import SPECIALIST, Schedule
 
@@ -65,12 +68,28 @@ def train(
 ) -> Specialist:
     """Train a specialist on labeled images; `weights` is where it begins: at random (None), `imagenet`, or a file."""
     source = open_labeled(data)
-    preprocessing = preprocessing or default_preprocessing(arch)
-    preprocessing = replace(preprocessing, size=size or preprocessing.size)
-    specialist = Specialist.untrained(arch, source.classes, preprocessing, output, seed, weights)
+    specialist = specialist_for(source, arch, preprocessing, size, output, weights, seed)
+    began = {"weights": weights}
+    return fit_labeled(
+        specialist, source, out, schedule, seed, memory, resume, checkpoint_every, settings=began, exam=exam
+    )
+
+
+def specialist_for(
+    source: Source,
+    arch: str,
+    preprocessing: Preprocessing | None = None,
+    size: int | None = None,
+    output: Output = "softmax",
+    weights: str | None = None,
+    seed: int = 0,
+) -> Specialist:
+    """An untrained network for the classes of labeled images."""
     if output == "softmax" and len(source.classes) < 2:
         raise DmcError(f"{source.name} has one class ({source.classes[0]!r}); a softmax classifier needs two or more")
-    return fit_labeled(specialist, source, out, schedule, seed, memory, resume, checkpoint_every, exam=exam)
+    preprocessing = preprocessing or default_preprocessing(arch)
+    preprocessing = replace(preprocessing, size=size or preprocessing.size)
+    return Specialist.untrained(arch, source.classes, preprocessing, output, seed, weights)
 
 
 def fit_labeled(
@@ -134,3 +153,13 @@ def fit_model(
             **(exam.result(model) if exam else {}),
         }
         return run.finish(model)
+
+
+def labeled_pace(task: Task, model: Model, source: Source, batch_size: int) -> float:
+    """Images per second of a training, timed on some of its images."""
+    images = ((record, image) for record, image in decoded(source.records(seed=0), model.framing) if image is not None)
+    framed = list(islice(images, batch_size))
+    if not framed:
+        raise DmcError(f"no image in {source.name} can be decoded")
+    model.to(pick_device())
+    return images_per_second(task, model.framing.batch(framed).to(pick_device()))

@@ -1,0 +1,76 @@
+"""What a kind of vision model is: all that differs between classifiers and detectors, named."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Generic
+
+from dmc.data.preprocess import Preprocessing
+from dmc.data.sources import Source
+from dmc.defaults import Choice
+from dmc.errors import DmcError
+from dmc.plan import Plan
+from dmc.specialist import AnyModel, Output
+from dmc.training.exam import Exam
+from dmc.training.loop import Task
+from dmc.training.schedule import Schedule
+
+Place = str | Path | Source  # labeled data, or where it is
+Names = Iterable[str] | None  # of the classes to keep; None: all
+NOTHING = (None, "none")  # to test on
+
+
+class VisionTask(ABC, Generic[AnyModel]):
+    """One kind of model. The verbs ask it for everything that is not the same for all kinds."""
+
+    singular: ClassVar[str]  # what a model is called in messages
+    paper_arch: ClassVar[str]  # what the paper trains
+    paper_weights: ClassVar[str | None]  # where the paper's students begin
+    paper_form: ClassVar[Mapping[str, Any]]  # settings of a consolidation as the paper has it
+    own_settings: ClassVar[tuple[str, ...]]  # of a consolidation or a model, that other kinds do not have
+
+    @abstractmethod
+    def is_architecture(self, arch: str) -> bool:
+        """Whether a network of that name is of this kind."""
+
+    @abstractmethod
+    def is_labeled(self, data: Place) -> bool:
+        """Whether labeled data is for this kind, as far as can be told without reading it."""
+
+    @abstractmethod
+    def open_labeled(self, data: Place, val: Place | None, keep: Names) -> tuple[Source, Exam[AnyModel]]:
+        """What to train on, and what to test on when that is done."""
+
+    @abstractmethod
+    def network_for(self, images: Source, arch: str | None, size: int | None, weights: str | None) -> Choice:
+        """A network that suits the images, where none is named."""
+
+    @abstractmethod
+    def untrained(
+        self, classes: Sequence[str], network: Choice, like: Preprocessing | None, output: Output | None, seed: int
+    ) -> AnyModel:
+        """A network that has learned nothing yet. It sees what `like` says, where that is given."""
+
+    @abstractmethod
+    def supervised(self, model: AnyModel, classes: Sequence[str]) -> Task:
+        """Training on labels of these classes."""
+
+    @abstractmethod
+    def supervised_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
+        """The paper's, and one that fits the number of images."""
+
+    @abstractmethod
+    def distillation_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
+        """The same for consolidation."""
+
+    @abstractmethod
+    def plan(self, teachers: Sequence[AnyModel], aux: Source, **settings: Any) -> Plan[AnyModel]:
+        """A consolidation, verified and ready to run."""
+
+    def refuse(self, settings: Iterable[str], others: Sequence[VisionTask[Any]]) -> None:
+        """Settings of another kind would be ignored, so they are mistakes."""
+        for other in others:
+            for name in set(settings) & (set(other.own_settings) - set(self.own_settings)):
+                raise DmcError(f"{name.replace('_', '-')} is a setting of {other.singular}s")

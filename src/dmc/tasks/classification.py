@@ -1,0 +1,101 @@
+"""Classifiers: a folder of images per class, cross entropy, Eq. 3 and 4."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from dmc import evaluation
+from dmc.consolidation import PAPER_FORM, Consolidation
+from dmc.data.opening import open_labeled, open_with_held_out
+from dmc.data.preprocess import Preprocessing
+from dmc.data.sources import Source, share_held_out
+from dmc.defaults import Choice, batch_size, clamped, pretrained, shorter_side
+from dmc.device import pick_device
+from dmc.errors import DmcError
+from dmc.models.blueprint import is_detector
+from dmc.models.build import default_preprocessing
+from dmc.specialist import Output, Specialist
+from dmc.tasks.base import NOTHING, Names, Place, VisionTask
+from dmc.training.exam import Exam, shown_in
+from dmc.training.loop import Task
+from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
+from dmc.training.supervised import Supervised
+
+SMALL_SIDE = 48  # pixels; up to here images are CIFAR's kind, and a CIFAR ResNet is the network for them
+
+
+class Classification(VisionTask[Specialist]):
+    singular = "classifier"
+    paper_arch, paper_weights, paper_form = "cifar_resnet32", None, PAPER_FORM
+    own_settings = ("temperature", "scale", "balance", "output")
+
+    def is_architecture(self, arch: str) -> bool:
+        return not is_detector(arch)
+
+    def is_labeled(self, data: Place) -> bool:
+        return True
+
+    def open_labeled(self, data: Place, val: Place | None, keep: Names) -> tuple[Source, Exam[Specialist]]:
+        """`auto` tests on what lies beside the data, or on a share of it."""
+        source, beside = open_with_held_out(data)
+        if keep is not None:
+            source = source.keep(keep)
+        if val == "auto" and beside is None:
+            source, held_out = share_held_out(source)
+            return source, Exam(held_out, "accuracy", _accuracy)
+        if val is None or val in NOTHING:
+            return source, Exam(None, "accuracy", _accuracy)
+        held_out = beside if beside and val == "auto" else open_labeled(val)
+        shown = shown_in(held_out, source, keep)
+        return source, Exam(held_out if keep is None else held_out.keep(shown), "accuracy", _accuracy)
+
+    def network_for(self, images: Source, arch: str | None, size: int | None, weights: str | None) -> Choice:
+        """A CIFAR ResNet for small images, else ResNet-18."""
+        if arch is not None:
+            return Choice(arch, size, pretrained(arch, size, weights), "as asked")
+        side = shorter_side(images)
+        if side <= SMALL_SIDE:
+            arch, size = "cifar_resnet32", size or (32 if side >= 24 else max(8, side))
+        else:  # 224 pixels, as ImageNet's networks have it; fewer where the images, or the time of a CPU, have no more
+            most = 128 if pick_device().type == "cpu" else 224
+            arch, size = "resnet18", size or min(most, max(64, side // 32 * 32))
+        return Choice(arch, size, pretrained(arch, size, weights), f"images of about {side} pixels")
+
+    def untrained(
+        self, classes: Sequence[str], network: Choice, like: Preprocessing | None, output: Output | None, seed: int
+    ) -> Specialist:
+        output = output or "softmax"
+        if output == "softmax" and len(classes) < 2:
+            raise DmcError(f"there is one class ({classes[0]!r}); a softmax classifier needs two or more")
+        seen = like or default_preprocessing(network.arch)
+        seen = replace(seen, size=network.size or seen.size)
+        return Specialist.untrained(network.arch, classes, seen, output, seed, network.weights)
+
+    def supervised(self, model: Specialist, classes: Sequence[str]) -> Task:
+        return Supervised(model, classes)
+
+    def supervised_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
+        """A network that begins with ImageNet's weights needs far fewer steps, and smaller ones."""
+        settings: dict[str, Any] = {"epochs": clamped(150_000 / images, 10, 200), "batch_size": batch_size(images)}
+        if pretrained:
+            settings = {"epochs": clamped(20_000 / images, 4, 30), "batch_size": 32, "lr": 0.01}
+        return SPECIALIST, Schedule(shape="one-cycle", **settings)
+
+    def distillation_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
+        """About 300,000 images seen."""
+        return CONSOLIDATION, Schedule(
+            epochs=clamped(300_000 / images, 4, 100),
+            lr=0.02 if pretrained else 0.1,
+            shape="one-cycle",
+            batch_size=batch_size(images),
+        )
+
+    def plan(self, teachers: Sequence[Specialist], aux: Source, **settings: Any) -> Consolidation:
+        return Consolidation(teachers, aux, **settings)
+
+
+def _accuracy(model: Specialist, images: Source) -> str:
+    found = evaluation.evaluate(model, images)
+    return f"{found.accuracy:.1%} of {found.images:,} images"

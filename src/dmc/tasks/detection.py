@@ -1,0 +1,89 @@
+"""One-stage detectors: scenes with boxes, the family's own loss, Eq. 6 to 8."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from dmc.data.preprocess import Preprocessing
+from dmc.data.sources import Source
+from dmc.defaults import AUTO, Choice, clamped, shorter_side
+from dmc.detect import evaluation
+from dmc.detect.annotations import Scenery, open_scenes
+from dmc.detect.consolidation import DetectorConsolidation
+from dmc.detect.detector import Detector, detector_preprocessing
+from dmc.detect.training import Detection as DetectionLoss
+from dmc.device import pick_device
+from dmc.errors import DmcError
+from dmc.models.blueprint import is_detector
+from dmc.specialist import Output
+from dmc.specs import split_spec
+from dmc.tasks.base import NOTHING, Names, Place, VisionTask
+from dmc.training.exam import Exam, shown_in
+from dmc.training.loop import Task
+from dmc.training.schedule import DETECTION, Schedule
+
+
+class Detection(VisionTask[Detector]):
+    singular = "detector"
+    paper_arch, paper_weights, paper_form = "retinanet_resnet50_fpn", "imagenet", {"held_out": 0}
+    own_settings = ("anchors", "box_weight")
+
+    def is_architecture(self, arch: str) -> bool:
+        return is_detector(arch)
+
+    def is_labeled(self, data: Place) -> bool:
+        """A VOC folder or a COCO file."""
+        if isinstance(data, Source):
+            return isinstance(data, Scenery)
+        path = Path(split_spec(str(data), ("split", "images", "image", "label", "config"))[0])
+        return (path / "Annotations").is_dir() or path.suffix == ".json"
+
+    def open_labeled(self, data: Place, val: Place | None, keep: Names) -> tuple[Source, Exam[Detector]]:
+        """`auto` tests on nothing, since most scenes show several classes."""
+        source = open_scenes(data)
+        if keep is not None:
+            source = source.keep(keep)
+        if val is None or val in (*NOTHING, "auto"):
+            return source, Exam(None, "mAP", _precision)
+        held_out = open_scenes(val)
+        return source, Exam(held_out.keep(shown_in(held_out, source, keep), empty=True), "mAP", _precision)
+
+    def network_for(self, images: Source, arch: str | None, size: int | None, weights: str | None) -> Choice:
+        """A RetinaNet as large as the machine can train, at the images' own size."""
+        weights = "imagenet" if weights == AUTO else weights
+        if arch is not None:
+            return Choice(arch, size, weights, "as asked")
+        side, on_cpu = shorter_side(images), pick_device().type == "cpu"
+        arch = "retinanet_resnet18_fpn" if on_cpu else "retinanet_resnet50_fpn"
+        size = size or min(320 if on_cpu else 640, max(64, side // 32 * 32))
+        return Choice(arch, size, weights, f"images of about {side} pixels")
+
+    def untrained(
+        self, classes: Sequence[str], network: Choice, like: Preprocessing | None, output: Output | None, seed: int
+    ) -> Detector:
+        if output not in (None, "sigmoid"):
+            raise DmcError("output is a setting of classifiers: a detector decides each class for itself")
+        seen = like or detector_preprocessing(network.arch)
+        seen = replace(seen, size=network.size or seen.size)
+        return Detector.untrained(network.arch, classes, seen, seed, network.weights)
+
+    def supervised(self, model: Detector, classes: Sequence[str]) -> Task:
+        return DetectionLoss(model, classes)
+
+    def supervised_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
+        """The paper's Adam, with as many passes as make 12,000 images."""
+        return DETECTION, DETECTION.changed({"epochs": clamped(12_000 / images, 8, 100), "shape": "one-cycle"})
+
+    def distillation_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
+        return self.supervised_schedules(images, pretrained)
+
+    def plan(self, teachers: Sequence[Detector], aux: Source, **settings: Any) -> DetectorConsolidation:
+        return DetectorConsolidation(teachers, aux, **settings)
+
+
+def _precision(model: Detector, images: Source) -> str:
+    found = evaluation.evaluate(model, images)
+    return f"{found.mean:.1%} on {found.images:,} images"
