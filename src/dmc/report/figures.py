@@ -199,7 +199,6 @@ def _name_ends(figure: Any, axes: Any, series: Sequence[Series]) -> None:
     ordered = sorted(series, key=lambda line: line.y[-1])
     names = [_name_end(axes, line) for line in ordered]
     figure.draw_without_rendering()  # lays out, and so says how high the axes are
-    figure.set_layout_engine("none")
     low, high = axes.get_ylim()
     gap = PITCH / 72 * figure.dpi / axes.bbox.height * (high - low)
     for name, y in zip(names, apart([100 * line.y[-1] for line in ordered], gap, low, high), strict=True):
