@@ -150,6 +150,7 @@ def test_the_longest_name_in_a_list_is_meant() -> None:
     assert kept.names == ("robin, American robin, Turdus migratorius", "zebra")
     assert classes.keep(["jay , robin,redbreast,Zebra"]).names == ("robin, redbreast", "zebra", "jay")
     assert classes.keep(["owl,bird"]).names == ("owl,bird",)
+    assert Classes.of(["a, b", "a, b, c", "c", "d"]).keep(["a, b, c, d"]).names == ("a, b, c", "d")
     assert classes.keep(["owl, jay"]).names == ("jay", "owl,bird")
     with pytest.raises(DmcError, match=r"no class 'zebr'; did you mean 'zebra'\?"):
         classes.keep(["jay,zebr"])
