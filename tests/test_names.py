@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import dmc as library
+from dmc.data.opening import open_labeled
 from dmc.errors import DmcError
 from tests.conftest import Answer, tiny, write_images
 from tests.test_cli import QUICK, bad
@@ -105,6 +106,15 @@ def test_classes_of_the_data_get_the_names_of_the_model(dmc: Dmc, tmp_path: Path
     bad(dmc("evaluate", model, data, "--rename", "robin"), "--rename robin: write OLD=NEW")
     bad(dmc("evaluate", model, data, "--rename", "owl=bird"), f"{data} has no class 'owl'")
     bad(dmc("evaluate", model, data, "--known", "--rename", "jay=brid"), "has no class 'brid'; did you mean 'bird'?")
+
+
+def test_images_under_other_names_stay_what_they_are(data: Path) -> None:
+    source = open_labeled(data).rename({"robin": "bird", "jay": "bird", "tabby": "cat"})
+    new_name = {ROBIN: "bird", "jay": "bird", "tabby, tabby cat": "cat", "zebra": "zebra"}
+    shown = [(source.classes[record.label], new_name[Path(record.name).parent.name]) for record in source.records(1)]
+    assert len(shown) == 22
+    assert all(said == true for said, true in shown)
+    assert list(source.labels()) == [record.label for record in source.records()]
 
 
 def test_folders_named_by_wordnet_ids_and_first_words(dmc: Dmc, tmp_path: Path, model: Path) -> None:
