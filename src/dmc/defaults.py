@@ -103,7 +103,8 @@ class Length:
                 )
             schedule = schedule.changed({"epochs": passes})
         seconds = schedule.epochs * images / images_per_second
-        log.info(f"{what}: {schedule.epochs} epochs of {images:,} images, about {duration(seconds)}")
+        epochs = f"{schedule.epochs} epoch{'' if schedule.epochs == 1 else 's'}"
+        log.info(f"{what}: {epochs} of {images:,} images, about {duration(seconds)}")
         return schedule
 
 
@@ -132,7 +133,8 @@ def pretrained(arch: str, size: int | None, weights: str | None) -> str | None:
     try:
         create(arch, 2, weights="imagenet")
     except DmcError as error:
-        log.warning(f"{error}: beginning at random")
+        reason, _, _ = str(error).partition(";")  # what to give instead is for those who asked for them
+        log.warning(f"{reason}; training begins at random weights instead")
         return None
     return "imagenet"
 

@@ -52,6 +52,8 @@ def training_progress(total: int, what: str, done: int) -> Iterator[Callable[[in
 
 def duration(seconds: float) -> str:
     """Seconds in words, to the precision that matters."""
-    hours, rest = divmod(round(seconds), 3600)
+    hours, rest = divmod(max(1, round(seconds)), 3600)
     minutes, seconds = divmod(rest, 60)
-    return f"{hours} h {minutes:02} min" if hours else f"{minutes} min {seconds:02} s"
+    if hours:
+        return f"{hours} h {minutes:02} min"
+    return f"{minutes} min {seconds:02} s" if minutes else f"{seconds} s"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from dmc.data.feed import MEMORY
 from dmc.data.pictures import Picture
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
-from dmc.defaults import AUTO, Begun, Length, ProfileName
+from dmc.defaults import AUTO, Begun, Choice, Length, ProfileName
 from dmc.detect import evaluation as of_detectors
 from dmc.detect.detector import Detector
 from dmc.detect.loading import find_detector
@@ -26,7 +26,8 @@ from dmc.plan import Images
 from dmc.report.check import findings
 from dmc.specialist import Model, Output, Specialist
 from dmc.tasks import task_for, task_of
-from dmc.tasks.base import Place
+from dmc.tasks.base import Place, VisionTask
+from dmc.training.exam import Exam
 from dmc.training.run import CHECKPOINT_EVERY, require_free
 from dmc.training.schedule import Schedule
 from dmc.training.supervised import fit_model, labeled_pace
@@ -85,15 +86,36 @@ def train(
     if profile == "paper":
         arch, weights = arch or task.paper_arch, task.paper_weights if weights == AUTO else weights
     network = begun.unless(arch, size, weights) if begun else task.network_for(source, arch, size, weights)
-    length = Length(profile, minutes, schedule, changes)
-    usual = length.of(*task.supervised_schedules(len(source), network.weights is not None), begun)
-    model = task.untrained(source.classes, network, preprocessing, output, seed)
-    loss = task.supervised(model, source.classes)
-    if not begun:
-        pace = labeled_pace(loss, model, source, usual.batch_size)
-        usual = length.timed(usual, len(source), pace, str(network))
-    began = {"weights": network.weights}
-    return fit_model(model, source, loss, out, usual, seed, memory, resume, checkpoint_every, began, exam)
+    model = task.untrained(source, network, preprocessing, output, seed)
+    lesson = Lesson(task, source, exam, network, Length(profile, minutes, schedule, changes), str(network))
+    return lesson.teach(model, out, seed, memory, resume, checkpoint_every)
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """Labeled data, and how a network is trained on it."""
+
+    task: VisionTask[Any]
+    source: Source
+    exam: Exam[Any]
+    network: Choice
+    length: Length
+    what: str  # it is, in the line that says what was chosen
+
+    def teach(
+        self, model: Model, out: str | Path | None, seed: int, memory: int, resume: bool, checkpoint_every: float
+    ) -> Model:
+        images, begun = len(self.source), Begun.in_folder(out, resume)
+        usual = self.task.supervised_schedules(images, pretrained=self.network.weights is not None)
+        schedule = self.length.of(*usual, begun)
+        loss = self.task.supervised(model, self.source.classes)
+        if not begun:
+            pace = labeled_pace(loss, model, self.source, schedule.batch_size)
+            schedule = self.length.timed(schedule, images, pace, self.what)
+        began = {"weights": self.network.weights}
+        run = (out, schedule, seed, memory, resume, checkpoint_every)
+        taught: Model = fit_model(model, self.source, loss, *run, began, self.exam)
+        return taught
 
 
 def consolidate(
@@ -163,22 +185,15 @@ def learn(
     merger = Merger.chosen([old], aux, Begun.in_folder(out, resume), **settings)
     merger = replace(merger, length=replace(merger.length, share=0.5))
     seed, memory = settings.get("seed", 0), settings.get("memory", MEMORY)
-    new = task.untrained(source.classes, merger.network, merger.alike(old), old.output, seed)
+    new = task.untrained(source, merger.network, merger.alike(old), old.output, seed)
     first = merger.timed(merger.plan([old, new]))  # what is wrong with it should show before days of training
 
-    place = Path(out) / "specialist" if out is not None else None
-    begun = Begun.in_folder(place, resume)
     changes = {key: value for key, value in merger.length.changes.items() if key != "epochs"}
     changes |= {} if specialist_epochs is None else {"epochs": specialist_epochs}
     length = replace(merger.length, schedule=specialist_schedule, changes=changes)
-    pretrained = merger.network.weights is not None
-    schedule = length.of(*task.supervised_schedules(len(source), pretrained), begun)
-    loss = task.supervised(new, source.classes)
-    if not begun:
-        pace = labeled_pace(loss, new, source, schedule.batch_size)
-        schedule = length.timed(schedule, len(source), pace, f"specialist: {merger.network}")
-    began = {"weights": merger.network.weights}
-    new = fit_model(new, source, loss, place, schedule, seed, memory, resume, checkpoint_every, began, exam)
+    lesson = Lesson(task, source, exam, merger.network, length, f"specialist: {merger.network}")
+    place = Path(out) / "specialist" if out is not None else None
+    new = lesson.teach(new, place, seed, memory, resume, checkpoint_every)
 
     merging = merger.plan([old, new])
     merging.schedule, merging.made_by = first.schedule, f"dmc learn, new classes from {source.name}"

@@ -168,7 +168,7 @@ def test_training_asks_folded_teachers_without_autograd(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(DetectorTeachers, "select", watched)
     schedule = dmc.Schedule(epochs=1, lr=1e-4, algorithm="adam", batch_size=20)
-    dmc.consolidate(teachers, unlabeled, size=64, weights=None, schedule=schedule)
+    DetectorConsolidation(teachers, unlabeled, size=64, weights=None, schedule=schedule).run(None, False, 30)
     assert asked == [(True, False)] * 2  # 40 images
     assert all(parameter.grad is None for teacher in teachers for parameter in teacher.module.parameters())
 
@@ -202,7 +202,7 @@ def test_the_papers_defaults_are_those_of_the_command_line() -> None:
     usual = signature(DetectorConsolidation).parameters
     assert {name: usual[name].default for name in ("anchors", "box_weight")} == {"anchors": 64, "box_weight": 1.0}
     options = {p.name: p for p in get_command(app).commands["consolidate"].params}  # type: ignore[attr-defined]
-    for name, default in (("anchors", "64"), ("box_weight", "1"), ("temperature", "2"), ("scale", "none")):
+    for name, default in (("anchors", "64"), ("box_weight", "1"), ("temperature", "2"), ("scale", "balanced")):
         assert options[name].default is None
         assert options[name].help.endswith(f"[default: {default}]")
 
@@ -293,7 +293,7 @@ def test_mixed_backbones_merge_and_other_anchors_do_not(unlabeled: Path) -> None
 def test_bad_combinations(tmp_path: Path, unlabeled: Path) -> None:
     detector = untrained("ab")
     cases: tuple[tuple[list[Any], dict[str, Any], str], ...] = (
-        ([detector, tiny("cd")], {}, "is a classifier and detector-0 a detector"),
+        ([detector, tiny("cd")], {}, "detector-0 is a detector and tiny-0 a classifier"),
         ([detector, untrained("c")], {"loss": "kd"}, "detectors have log-odds"),
         ([detector, untrained("c")], {"temperature": 3.0}, "temperature is a setting of classifiers"),
         ([tiny("ab"), tiny("cd")], {"anchors": 5}, "anchors is a setting of detectors"),

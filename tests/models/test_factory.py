@@ -94,7 +94,7 @@ def test_an_own_network_goes_all_the_way(dmc: Dmc, tmp_path: Path, net: Path, au
     said = dmc("train", tmp_path / "data", "-o", tmp_path / "a", "--arch", arch, "--size", 16, *QUICK)
     assert said.code == 0, said.err
     own, other = f"{tmp_path}/a,arch=net.py:make_network", tiny("ab").save(tmp_path / "b")
-    said = dmc("consolidate", own, other, "--aux", aux_folder, "-o", tmp_path / "m", *QUICK)
+    said = dmc("consolidate", own, other, "--aux", aux_folder, "-o", tmp_path / "m", "--arch", arch, *QUICK)
     assert said.code == 0, said.err
     assert (tmp_path / "m" / "net.py").read_text() == NET
     merged = f"{tmp_path}/m,arch=net.py:make_network"

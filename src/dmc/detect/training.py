@@ -68,7 +68,7 @@ def train(
 
 
 def detector_for(
-    source: Scenery,
+    source: Source,
     arch: str,
     preprocessing: Preprocessing | None = None,
     size: int | None = None,

@@ -49,9 +49,9 @@ class VisionTask(ABC, Generic[AnyModel]):
 
     @abstractmethod
     def untrained(
-        self, classes: Sequence[str], network: Choice, like: Preprocessing | None, output: Output | None, seed: int
+        self, source: Source, network: Choice, like: Preprocessing | None, output: Output | None, seed: int
     ) -> AnyModel:
-        """A network that has learned nothing yet. It sees what `like` says, where that is given."""
+        """A network for the classes of labeled data. It has learned nothing yet, and sees what `like` says."""
 
     @abstractmethod
     def supervised(self, model: AnyModel, classes: Sequence[str]) -> Task:

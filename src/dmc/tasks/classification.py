@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from dmc import evaluation
@@ -13,15 +12,13 @@ from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source, share_held_out
 from dmc.defaults import Choice, batch_size, clamped, pretrained, shorter_side
 from dmc.device import pick_device
-from dmc.errors import DmcError
 from dmc.models.blueprint import is_detector
-from dmc.models.build import default_preprocessing
 from dmc.specialist import Output, Specialist
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.training.exam import Exam, shown_in
 from dmc.training.loop import Task
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
-from dmc.training.supervised import Supervised
+from dmc.training.supervised import Supervised, specialist_for
 
 SMALL_SIDE = 48  # pixels; up to here images are CIFAR's kind, and a CIFAR ResNet is the network for them
 
@@ -64,14 +61,9 @@ class Classification(VisionTask[Specialist]):
         return Choice(arch, size, pretrained(arch, size, weights), f"images of about {side} pixels")
 
     def untrained(
-        self, classes: Sequence[str], network: Choice, like: Preprocessing | None, output: Output | None, seed: int
+        self, source: Source, network: Choice, like: Preprocessing | None, output: Output | None, seed: int
     ) -> Specialist:
-        output = output or "softmax"
-        if output == "softmax" and len(classes) < 2:
-            raise DmcError(f"there is one class ({classes[0]!r}); a softmax classifier needs two or more")
-        seen = like or default_preprocessing(network.arch)
-        seen = replace(seen, size=network.size or seen.size)
-        return Specialist.untrained(network.arch, classes, seen, output, seed, network.weights)
+        return specialist_for(source, network.arch, like, network.size, output or "softmax", network.weights, seed)
 
     def supervised(self, model: Specialist, classes: Sequence[str]) -> Task:
         return Supervised(model, classes)

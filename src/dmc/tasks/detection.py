@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,9 @@ from dmc.defaults import AUTO, Choice, clamped, shorter_side
 from dmc.detect import evaluation
 from dmc.detect.annotations import Scenery, open_scenes
 from dmc.detect.consolidation import DetectorConsolidation
-from dmc.detect.detector import Detector, detector_preprocessing
+from dmc.detect.detector import Detector
 from dmc.detect.training import Detection as DetectionLoss
+from dmc.detect.training import detector_for
 from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.models.blueprint import is_detector
@@ -62,13 +62,11 @@ class Detection(VisionTask[Detector]):
         return Choice(arch, size, weights, f"images of about {side} pixels")
 
     def untrained(
-        self, classes: Sequence[str], network: Choice, like: Preprocessing | None, output: Output | None, seed: int
+        self, source: Source, network: Choice, like: Preprocessing | None, output: Output | None, seed: int
     ) -> Detector:
         if output not in (None, "sigmoid"):
             raise DmcError("output is a setting of classifiers: a detector decides each class for itself")
-        seen = like or detector_preprocessing(network.arch)
-        seen = replace(seen, size=network.size or seen.size)
-        return Detector.untrained(network.arch, classes, seen, seed, network.weights)
+        return detector_for(source, network.arch, like, network.size, network.weights, seed)
 
     def supervised(self, model: Detector, classes: Sequence[str]) -> Task:
         return DetectionLoss(model, classes)

@@ -26,7 +26,8 @@ class StopSignals:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # no other thread may set handlers
             for number in (signal.SIGINT, signal.SIGTERM):
-                self.before[number] = signal.signal(number, self._note)
+                if signal.getsignal(number) != signal.SIG_IGN:  # a shell's background job ignores Ctrl-C
+                    self.before[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *_: object) -> None:

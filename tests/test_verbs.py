@@ -12,10 +12,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dmc.merging import Merger
 from dmc.training.run import Run
 from dmc.training.schedule import Schedule
 from dmc.training.supervised import train
-from dmc.verbs import evaluate, plan
+from dmc.verbs import evaluate
 from tests.conftest import Answer, tiny, write_images
 from tests.test_cli import bad
 
@@ -46,8 +47,8 @@ def test_a_folder_of_train_and_val(dmc: Dmc, tmp_path: Path) -> None:
     out = tmp_path / "m"
     said = dmc("train", tmp_path / "data", "-o", out, *SMALL)
     assert said.code == 0, said.err
-    assert said.err == (
-        f"dmc: training on {tmp_path}/data/train: 40 images of 2 classes (green; red); 6 images are held out ({val})\n"
+    assert said.err.splitlines()[-1] == (
+        f"dmc: training on {tmp_path}/data/train: 40 images of 2 classes (green; red); 6 images are held out ({val})"
     )
     accuracy = evaluate(out, val).accuracy
     line = f"{accuracy:.1%} of 6 images ({val})"
@@ -76,7 +77,7 @@ def test_what_is_held_out_is_not_trained_on(dmc: Dmc, tmp_path: Path) -> None:
     assert "images are held out" not in said.err
     assert "(40 images" in card(tmp_path / "all")["data"]
     assert not same_weights(tmp_path / "auto", tmp_path / "all")
-    schedule = Schedule(epochs=2, batch_size=8)
+    schedule = Schedule(epochs=2, batch_size=8, shape="one-cycle")
     inside = train(data, tmp_path / "inside", arch="cifar_resnet8", size=16, schedule=schedule)
     assert same_weights(tmp_path / "inside", tmp_path / "all")  # what benchmarks call holds nothing out
     assert "held-out accuracy" not in inside.provenance
@@ -164,7 +165,11 @@ def test_learning_says_what_is_known_already(
     coloured(tmp_path / "some" / "test", 2, ("b", "c"), seed=3)
     said = dmc(*learn, tmp_path / "some")
     assert said.code == 0, said.err
-    first, second = said.err.splitlines()
+    first, student, specialist, second = said.err.splitlines()
+    assert student.startswith(
+        "dmc: student: cifar_resnet8 at 16 pixels from random weights (as the teachers): 2 epochs"
+    )
+    assert specialist.startswith("dmc: specialist: cifar_resnet8 at 16 pixels")
     assert first == (
         f"dmc: {two_models[0]} knows 1 of the classes already (b): they are taught by both models, "
         "whose mean is the target"
@@ -205,7 +210,7 @@ def test_auxiliary_images_from_several_places_and_a_part_of_them(
 def test_another_seed_samples_other_auxiliary_images(aux_folder: Path) -> None:
     teachers = [tiny("ab", 1), tiny("cd", 2)]
     names = [
-        {record.name for record in plan(teachers, [aux_folder], aux_limit=8, seed=seed).aux.records()}
+        {r.name for r in Merger.chosen(teachers, [aux_folder], None, aux_limit=8, seed=seed).aux.records()}
         for seed in (0, 0, 1)
     ]
     assert names[0] == names[1] != names[2]
