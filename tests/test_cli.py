@@ -416,6 +416,9 @@ def test_short_help_and_completion_of_the_shell(dmc: Dmc, monkeypatch: pytest.Mo
     assert dmc("-h").out == dmc("--help").out
     assert dmc("train", "-h").out == dmc("train", "--help").out
     assert "Usage: dmc train" in dmc("train", "-h").out
+    monkeypatch.setenv(
+        "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1"
+    )  # which shell runs the tests does not matter
     assert "complete -o default -F _dmc_completion dmc" in dmc("--show-completion", "bash").out
     for name, value in (("_DMC_COMPLETE", "complete_bash"), ("COMP_WORDS", "dmc con"), ("COMP_CWORD", "1")):
         monkeypatch.setenv(name, value)
