@@ -170,14 +170,14 @@ class Consolidation(Plan[Specialist]):
     def compare(self, unseen: Feed) -> Findings:
         found = Agreement.of(answered(self.student, self.teachers, unseen), self.teachers.union)
         of_each = [
-            f"they win {mine:.0%} of the images ({theirs:.0%} with the teachers side by side, {fair:.0%} by number); "
-            f"among them the student answers as it does on {within:.1%}"
+            f"win {mine:.0%} of the images (teachers side by side {theirs:.0%}, by number of classes {fair:.0%}); "
+            f"asked about these alone, the student answers as this teacher on {within:.1%}"
             for mine, theirs, fair, within in zip(
                 found.student_wins, found.teachers_win, found.fair, found.within, strict=True
             )
         ]
-        overall = f"the student's answer is that of the teachers side by side on {found.same:.1%}"
-        return Findings(of_each, overall, self._warnings(found))
+        overall = f"the student answers as the teachers side by side on {found.same:.1%}"
+        return Findings(found.images, of_each, overall, self._warnings(found))
 
     def _warnings(self, found: Agreement) -> list[str]:
         names = [teacher.name for teacher in self.teachers.specialists]

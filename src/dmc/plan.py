@@ -48,6 +48,7 @@ class Estimate:
 class Findings(NamedTuple):
     """What a student has taken over from its teachers, in words."""
 
+    images: int  # that all of them were asked about
     of_each: list[str]  # for each teacher
     overall: str
     warnings: list[str]  # what the user should know before using it
@@ -130,11 +131,11 @@ class Plan(ABC, Generic[AnyModel]):
             self.settle(unseen)
             findings = self.compare(unseen)
             told = zip(self.teachers.specialists, findings.of_each, strict=True)
-            trained_on = "" if self.held_out else ", which it was trained on"
+            seen = "not trained on" if self.held_out else "trained on"
             self.student.provenance = {
                 "made by": self.made_by,
                 "teachers": [f"{s.name}: {counted(s.names)}; {words}" for s, words in told],
-                f"on {unseen.count} auxiliary images{trained_on}": findings.overall,
+                "compared": f"on {findings.images} auxiliary images that were {seen}: {findings.overall}",
                 **({"warning": findings.warnings} if findings.warnings else {}),
                 "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {len(feed.skipped)} skipped)",
                 "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.seed}",

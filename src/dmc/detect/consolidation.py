@@ -136,7 +136,7 @@ class DetectorConsolidation(Plan[Detector]):
     def compare(self, unseen: Feed) -> Findings:
         found = Recovered.of(self.student, self.teachers, unseen)
         of_each = [
-            f"it finds {objects / found.images:.1f} objects in an image; "
+            f"{objects / found.images:.1f} finds in an image; "
             + (f"against these the student has {precision:.1%} average precision" if objects else "nothing to compare")
             for precision, objects in zip(found.precision, found.objects, strict=True)
         ]
@@ -144,7 +144,7 @@ class DetectorConsolidation(Plan[Detector]):
             f"{found.false_alarms / found.images:.2f} false alarms in an image, "
             f"where the teachers find {sum(found.objects) / found.images:.2f} objects"
         )
-        return Findings(of_each, overall, self._warnings(found))
+        return Findings(found.images, of_each, overall, self._warnings(found))
 
     def _warnings(self, found: Recovered) -> list[str]:
         advice = "train longer, or on more images, or on images in which the teachers find more"
