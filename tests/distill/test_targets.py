@@ -95,6 +95,22 @@ def test_pool_std_gives_every_teacher_the_same_spread() -> None:
     torch.testing.assert_close(target_NT[:, 3:].std(), torch.tensor(1.0))
 
 
+def test_balanced_gives_every_teacher_its_share_and_a_usual_spread() -> None:
+    """Three classes and two, the second teacher ten times as loud: 3/5 and 2/5 of the images are won all the same."""
+    quiet, loud = tiny("abc", 1), tiny("de", 2)
+    with torch.no_grad():
+        for parameter in loud.module.fc.parameters():  # type: ignore[union-attr]
+            parameter.mul_(10)
+    teachers = Teachers([quiet, loud])
+    images = torch.randint(0, 256, (200, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    assert (teachers.logits(images).argmax(dim=1) >= 3).float().mean() > 0.9
+    teachers.measure_scales("balanced", [images])
+    target_NT = teachers.logits(images)
+    assert (target_NT.argmax(dim=1) >= 3).float().mean() == pytest.approx(0.4, abs=0.01)
+    spreads = [target_NT[:, :3].std(), target_NT[:, 3:].std()]
+    torch.testing.assert_close((spreads[0] * spreads[1]).sqrt(), torch.tensor(3.0))
+
+
 def test_sigmoid_teachers_keep_their_absolute_log_odds() -> None:
     teachers = Teachers([fixed("ab", -4, -5, output="sigmoid"), fixed("c", 2, output="sigmoid")])
     assert teachers.logits(IMAGE).tolist() == [[-4, -5, 2]]

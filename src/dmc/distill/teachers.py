@@ -18,6 +18,9 @@ from dmc.errors import DmcError, require_one_of
 from dmc.specialist import AnyModel, Specialist
 
 Scale = Literal["none", "pool-std", "balanced"]
+# The standard deviation of logits that `balanced` gives targets: that of specialists which fit their images. With 1 a
+# student learns far slower (results/unlike-teachers.md).
+SPREAD = 3.0
 
 
 class TeacherGroup(ABC, Generic[AnyModel]):
@@ -107,7 +110,7 @@ class Teachers(TeacherGroup[Specialist]):
 
         Not in the paper: Eq. 4 centres but does not scale, so a teacher with larger logits wins. `pool-std` makes each
         standard deviation 1; `balanced` makes each teacher win as many images as its number of classes gives it, with
-        standard deviations around 1, whatever the teachers': a learning rate then fits strangers' models, too.
+        standard deviations around `SPREAD`, whatever the teachers': learning rates that fit one fit strangers' models.
         """
         seen = zip(*(self.normalised(images_N3HW) for images_N3HW in batches), strict=True)
         answers = [torch.cat(parts) for parts in seen]
@@ -119,4 +122,4 @@ class Teachers(TeacherGroup[Specialist]):
         if scale == "balanced":
             peaks_NB = torch.stack([answers_NK.amax(dim=1) for answers_NK in answers], dim=1)
             factors = balancing_factors(peaks_NB / peaks_NB.new_tensor(spreads), fair_shares(self.union.columns))
-            self.scales = [spread / factor for spread, factor in zip(spreads, factors, strict=True)]
+            self.scales = [spread / (SPREAD * factor) for spread, factor in zip(spreads, factors, strict=True)]
