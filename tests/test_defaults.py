@@ -102,7 +102,7 @@ def test_photographs_get_a_network_for_photographs(dmc: Dmc, tmp_path: Path) -> 
     """Without a network its ImageNet weights cannot be had here, and that is said; nothing trains in no time."""
     for name in ("cat", "dog"):
         write_images(tmp_path / "photos" / name, 3, size=140)
-    said = dmc("train", tmp_path / "photos", "-o", tmp_path / "m", "--minutes", 1e-6, "--weights", "random")
+    said = dmc("train", tmp_path / "photos", "-o", tmp_path / "m", "--minutes", 0.001, "--weights", "random")
     bad(said, "a pass over 6 images takes ", "allow more")
     assert not (tmp_path / "m").exists()
 

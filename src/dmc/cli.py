@@ -116,7 +116,7 @@ def train(
 
 
 @app.command()
-@expands(teachers=teacher_options, run=run_options, settings=distillation_options, length=length_options)
+@expands(run=run_options, teachers=teacher_options, settings=distillation_options, length=length_options)
 def consolidate(
     aux: Aux,
     teachers: "list[Specialist | Detector]",
@@ -207,7 +207,10 @@ def predict(
     draw: Annotated[Path | None, typer.Option(help="Detectors: folder for the pictures with boxes drawn")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The most probable classes of each image, or the objects that a detector finds in it."""
+    """The most probable classes of each image, or the objects that a detector finds in it.
+
+    An image that cannot be read is named, the others are answered, and the exit status is 2.
+    """
     import dmc
     from dmc.report.evaluation import classes_of, objects_of
 

@@ -170,8 +170,8 @@ class Consolidation(Plan[Specialist]):
     def compare(self, unseen: Feed) -> Findings:
         found = Agreement.of(answered(self.student, self.teachers, unseen), self.teachers.union)
         of_each = [
-            f"win {mine:.0%} of the images (teachers side by side {theirs:.0%}, by number of classes {fair:.0%}); "
-            f"asked about these alone, the student answers as this teacher on {within:.1%}"
+            f"they win {mine:.0%} of the images (with the teachers side by side, as they were taught, {theirs:.0%}; by "
+            f"number {fair:.0%}); asked about them alone, student and teacher agree on {within:.1%}"
             for mine, theirs, fair, within in zip(
                 found.student_wins, found.teachers_win, found.fair, found.within, strict=True
             )
@@ -189,7 +189,7 @@ class Consolidation(Plan[Specialist]):
         ]
         if found.same < HALF:
             said.append(
-                f"the student answers as its teachers do on {found.same:.0%} of unseen images only: "
+                f"the student answers as its teachers do on only {found.same:.0%} of these images: "
                 "train longer, or on more images, or on images more like those of the teachers"
             )
         return said

@@ -13,6 +13,8 @@ from typing import Any
 
 from dmc.errors import DmcError
 
+OWN_FILES = ("run.json", "metrics.jsonl", "checkpoint.pt", "config.json", "model.safetensors", "README.md")
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
@@ -57,3 +59,14 @@ def digest(content: Any) -> str:
 def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
     """JSON has no NaN, which a class without objects has."""
     return {key: None if math.isnan(value) else value for key, value in values.items()}
+
+
+def require_free(folder: Path, resume: bool) -> None:
+    """Refuse a folder that holds a run already, or a user's files of the same names."""
+    if folder.is_file():
+        raise DmcError(f"{folder} is a file; give a folder to write to")
+    taken = [name for name in OWN_FILES if (folder / name).exists()]
+    if taken and not resume:
+        raise DmcError(f"{folder} already holds {taken[0]}; choose another folder, or --resume to continue its run")
+    if taken and "run.json" not in taken:
+        raise DmcError(f"{folder} holds {taken[0]} but no run to resume; choose another folder")

@@ -10,6 +10,7 @@ import typer
 
 from dmc.classes import read_names
 from dmc.errors import DmcError
+from dmc.files import require_free
 
 if TYPE_CHECKING:
     from dmc.detect.detector import Detector
@@ -87,6 +88,7 @@ def run_options(
 ) -> RunOptions:
     if out == Path():
         raise DmcError("--out is empty or the current folder; name a folder for the result")
+    require_free(out, resume)  # before anything is loaded
     return {"out": out, "resume": resume, "checkpoint_every": checkpoint_every}
 
 
@@ -95,7 +97,13 @@ def length_options(
         Literal["auto", "paper"],
         typer.Option(help="auto: what suits images and models; paper: the paper's settings and literal method"),
     ] = "auto",
-    minutes: Annotated[float | None, typer.Option(help="A budget of time instead of --epochs")] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            help="A budget of time instead of --epochs, planned by the speed at the start; learn: half for each part",
+        ),
+    ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Passes over the images [default: by their number; paper 50 or 200]")
     ] = None,
@@ -138,7 +146,10 @@ def distillation_options(
         typer.Option(help="Classifiers: divide each teacher's logits, so that none drowns another [default: balanced]"),
     ] = None,
     balance: Annotated[
-        bool | None, typer.Option(help="Classifiers: the same for the student's outputs, after training [default: yes]")
+        bool | None,
+        typer.Option(
+            help="Classifiers: scale the student's outputs, so that no teacher's classes drown [default: yes]"
+        ),
     ] = None,
     weights: Weights = "auto",
     anchors: Annotated[

@@ -134,7 +134,7 @@ class Plan(ABC, Generic[AnyModel]):
             seen = "not trained on" if self.held_out else "trained on"
             self.student.provenance = {
                 "made by": self.made_by,
-                "teachers": [f"{s.name}: {counted(s.names)}; {words}" for s, words in told],
+                **{f"teacher {i}": f"{s.name}, {counted(s.names)}: {words}" for i, (s, words) in enumerate(told, 1)},
                 "compared": f"on {findings.images} auxiliary images that were {seen}: {findings.overall}",
                 **({"warning": findings.warnings} if findings.warnings else {}),
                 "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {len(feed.skipped)} skipped)",

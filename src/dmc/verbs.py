@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from dmc.detect.loading import find_detector
 from dmc.detect.teachers import DetectorTeachers
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
+from dmc.files import require_free
 from dmc.merging import Merger
 from dmc.plan import Images
 from dmc.report.check import findings
@@ -28,7 +30,7 @@ from dmc.specialist import Model, Output, Specialist
 from dmc.tasks import task_for, task_of
 from dmc.tasks.base import Place, VisionTask
 from dmc.training.exam import Exam
-from dmc.training.run import CHECKPOINT_EVERY, require_free
+from dmc.training.run import CHECKPOINT_EVERY
 from dmc.training.schedule import Schedule
 from dmc.training.supervised import fit_model, labeled_pace
 
@@ -80,6 +82,9 @@ def train(
     sees, where that is not its architecture's; `memory` is how many bytes of pixels to hold. With `out`, the run and
     the result are kept in that folder, where `resume` continues it; `checkpoint_every` is in seconds.
     """
+    length = Length(profile, minutes, schedule, changes)
+    if out is not None:
+        require_free(Path(out), resume)
     task = task_for(data, arch)
     source, exam = task.open_labeled(data, val, keep)
     begun = Begun.in_folder(out, resume)
@@ -87,7 +92,7 @@ def train(
         arch, weights = arch or task.paper_arch, task.paper_weights if weights == AUTO else weights
     network = begun.unless(arch, size, weights) if begun else task.network_for(source, arch, size, weights)
     model = task.untrained(source, network, preprocessing, output, seed)
-    lesson = Lesson(task, source, exam, network, Length(profile, minutes, schedule, changes), str(network))
+    lesson = Lesson(task, source, exam, network, length, str(network))
     return lesson.teach(model, out, seed, memory, resume, checkpoint_every)
 
 
@@ -240,4 +245,8 @@ def predict(model: Given, images: Picture | Sequence[Picture], **settings: Any) 
 def _all(teachers: Sequence[Given]) -> list[Model]:
     if isinstance(teachers, Given):
         raise DmcError("teachers are a list of two or more models")
-    return [load(teacher) for teacher in teachers]
+    loaded: list[Model] = [load(teacher) for teacher in teachers]
+    for one, other in combinations(loaded, 2):
+        if one.names == other.names and one.fingerprint == other.fingerprint:
+            raise DmcError(f"{one.name} and {other.name} are the same model: there is nothing to merge")
+    return loaded

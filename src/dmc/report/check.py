@@ -68,8 +68,8 @@ def _classes_won(seen: dict[str, Any]) -> list[str]:
     spreads = ", ".join(f"{spread:g}" for spread in seen["logit_spreads"])
     won, fair = (" / ".join(f"{share:.0%}" for share in seen[what]) for what in ("wins", "fair"))
     lines = [
-        f"side by side, on {seen['images']} auxiliary images: their classes win {won} ({fair} by number of classes); "
-        f"spread of their logits {spreads}"
+        f"side by side, as they are, on {seen['images']} auxiliary images: their classes win {won} "
+        f"({fair} by number of classes); spread of their logits {spreads}; scale for training: {seen['scale']}"
     ]
     for name in seen["drowned"]:
         mended = f"scale {seen['scale']} evens that out" if seen["scale"] != "none" else "try scale balanced"

@@ -8,6 +8,7 @@ checkpoint.pt   weights, optimizer and position: all that `--resume` needs
 from __future__ import annotations
 
 import json
+import logging
 import platform
 import shutil
 import subprocess
@@ -25,13 +26,13 @@ from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 from dmc.errors import DmcError, first_line
-from dmc.files import replacing, write_text
+from dmc.files import OWN_FILES, replacing, require_free, write_text
 from dmc.models.weights import fill, read_weights, weights_in
 from dmc.specialist import AnyModel
 
-OWN_FILES = ("run.json", "metrics.jsonl", "checkpoint.pt", "config.json", "model.safetensors", "README.md")
 MAY_DIFFER = ("versions", "from")  # a teacher may have moved: its fingerprint is what counts
 PLACES = ("name", "weights")  # of images, of a file: another machine has them in another folder
+log = logging.getLogger("dmc")
 CHECKPOINT_EVERY = 30.0  # seconds: what a kill may cost
 
 
@@ -139,7 +140,10 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "config.json").exists()
+        found = (self.folder / "config.json").exists()
+        if found:
+            log.info(f"{self.folder} is finished: nothing is trained again")
+        return found
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer, notes: dict[str, Tensor]) -> Position:
         """Put the checkpoint's state into module, optimizer and notes; a fresh position where there is none."""
@@ -233,17 +237,6 @@ def versions() -> dict[str, str]:
 def made(started: float) -> dict[str, Any]:
     """What a result tells of its making; the minutes are those since `started` (time.monotonic)."""
     return {"minutes": round((time.monotonic() - started) / 60, 2), "threads": torch.get_num_threads(), **versions()}
-
-
-def require_free(folder: Path, resume: bool) -> None:
-    """Refuse a folder that holds a run already, or a user's files of the same names."""
-    if folder.is_file():
-        raise DmcError(f"{folder} is a file; give a folder to write to")
-    taken = [name for name in OWN_FILES if (folder / name).exists()]
-    if taken and not resume:
-        raise DmcError(f"{folder} already holds {taken[0]}; choose another folder, or --resume to continue its run")
-    if taken and "run.json" not in taken:
-        raise DmcError(f"{folder} holds {taken[0]} but no run to resume; choose another folder")
 
 
 def _step_of(line: str) -> float:
