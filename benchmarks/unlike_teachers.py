@@ -2,8 +2,9 @@
 
     python benchmarks/unlike_teachers.py DATA -o FOLDER --seed 0
 
-The first teacher is a ResNet-20 trained for 30 epochs, the second a ResNet-14 trained for 12. Their student sees 4,000
-images of Tiny-ImageNet for 8 epochs; 1,000 others are for balancing. What is finished in the folder is read back.
+The first teacher is a ResNet-20 trained for 30 epochs, the second a ResNet-14 trained for 12; with `--faint 0.3` the
+second one's logits are made that much smaller. Their student sees 4,000 images of Tiny-ImageNet for 8 epochs; 1,000
+others are for balancing. What is finished in the folder is read back.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dmc.consolidation import consolidate
 from dmc.data.feed import open_feed
 from dmc.data.opening import open_images
 from dmc.data.sources import JoinedImages, Source, Unlabeled, at_places, permuted
-from dmc.distill.balance import balancing_factors, peaks, sharpness
+from dmc.distill.balance import balancing_factors, output_layer, peaks, scale_rows, sharpness
 from dmc.distill.teachers import Scale, Teachers
 from dmc.recipes.profile import load_profile
 from dmc.specialist import Specialist
@@ -69,12 +70,15 @@ def best_ratio(logits_NT: Tensor, labels_N: Tensor, blocks: Sequence[Sequence[in
     return max(found)
 
 
-def run(data: Path, out: Path, seed: int) -> dict[str, dict[str, float]]:
+def run(data: Path, out: Path, seed: int, faint: float) -> dict[str, dict[str, float]]:
     stream = open_stream("icifar100", 10, seed, load_profile("lite", "icifar100", {"classes": 20}), data, False)
     halves = [stream.train.keep(group) for group in stream.groups[:2]]
     long, short = Schedule(epochs=30, batch_size=64), Schedule(epochs=12, batch_size=64)
     first = train(halves[0], out / "A", arch="cifar_resnet20", schedule=long, seed=seed, resume=True)
     second = train(halves[1], out / "B", arch="cifar_resnet14", schedule=short, seed=seed, resume=True)
+    layer = output_layer(second.module, 10, second.blank())
+    assert layer is not None
+    scale_rows(layer, torch.full((10,), faint))
     teachers = Teachers([first, second])
     blocks = teachers.union.blocks
     pool = open_images(data / "aux" / "tiny_imagenet" / "train.parquet")
@@ -94,7 +98,7 @@ def run(data: Path, out: Path, seed: int) -> dict[str, dict[str, float]]:
         labels_N = place[labels_N]
         found[f"teachers side by side, scale {scale}"] = accuracies(logits_NT, labels_N, blocks)
         student = consolidate(
-            [first, second], aux, out / f"S-{scale}", scale=scale, balance=False, held_out=0,
+            [first, second], aux, out / f"S-{scale}-{faint:g}", scale=scale, balance=False, held_out=0,
             schedule=Schedule(epochs=8), seed=seed, resume=True,
         )  # fmt: skip
         logits_NT, _ = answers(student, test)
@@ -118,10 +122,11 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("-o", "--out", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--faint", type=float, default=1.0)
     asked = parser.parse_args()
     folder = asked.out / f"seed-{asked.seed}"
-    found = run(asked.data, folder, asked.seed)
-    (folder / "found.json").write_text(json.dumps(found, indent=2) + "\n")
+    found = run(asked.data, folder, asked.seed, asked.faint)
+    (folder / f"found-{asked.faint:g}.json").write_text(json.dumps(found, indent=2) + "\n")
     for row, values in found.items():
         print(f"{row}: " + ", ".join(f"{name} {value:.1f}" for name, value in values.items()))
 

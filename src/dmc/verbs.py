@@ -92,12 +92,12 @@ def train(
         arch, weights = arch or task.paper_arch, task.paper_weights if weights == AUTO else weights
     network = begun.unless(arch, size, weights) if begun else task.network_for(source, arch, size, weights)
     model = task.untrained(source, network, preprocessing, output, seed)
-    lesson = Lesson(task, source, exam, network, length, str(network))
-    return lesson.teach(model, out, seed, memory, resume, checkpoint_every)
+    training = LabeledTraining(task, source, exam, network, length, str(network))
+    return training.run(model, out, seed, memory, resume, checkpoint_every)
 
 
 @dataclass(frozen=True)
-class Lesson:
+class LabeledTraining:
     """Labeled data, and how a network is trained on it."""
 
     task: VisionTask[Any]
@@ -107,7 +107,7 @@ class Lesson:
     length: Length
     what: str  # it is, in the line that says what was chosen
 
-    def teach(
+    def run(
         self, model: Model, out: str | Path | None, seed: int, memory: int, resume: bool, checkpoint_every: float
     ) -> Model:
         images, begun = len(self.source), Begun.in_folder(out, resume)
@@ -118,8 +118,8 @@ class Lesson:
             pace = labeled_pace(loss, model, self.source, schedule.batch_size)
             schedule = self.length.timed(schedule, images, pace, self.what)
         began = {"weights": self.network.weights}
-        run = (out, schedule, seed, memory, resume, checkpoint_every)
-        taught: Model = fit_model(model, self.source, loss, *run, began, self.exam)
+        kept = (out, schedule, seed, memory, resume, checkpoint_every)
+        taught: Model = fit_model(model, self.source, loss, *kept, began, self.exam)
         return taught
 
 
@@ -196,9 +196,9 @@ def learn(
     changes = {key: value for key, value in merger.length.changes.items() if key != "epochs"}
     changes |= {} if specialist_epochs is None else {"epochs": specialist_epochs}
     length = replace(merger.length, schedule=specialist_schedule, changes=changes)
-    lesson = Lesson(task, source, exam, merger.network, length, f"specialist: {merger.network}")
+    training = LabeledTraining(task, source, exam, merger.network, length, f"specialist: {merger.network}")
     place = Path(out) / "specialist" if out is not None else None
-    new = lesson.teach(new, place, seed, memory, resume, checkpoint_every)
+    new = training.run(new, place, seed, memory, resume, checkpoint_every)
 
     merging = merger.plan([old, new])
     merging.schedule, merging.made_by = first.schedule, f"dmc learn, new classes from {source.name}"
