@@ -112,7 +112,7 @@ def test_python_takes_what_the_command_line_takes(tmp_path: Path, labeled_folder
     merged = library.consolidate(teachers, aux_folder, tmp_path / "m", epochs=2, batch_size=8, lr=0.05)
     run = json.loads((tmp_path / "m" / "run.json").read_text())
     assert (run["schedule"]["epochs"], run["schedule"]["batch_size"], run["schedule"]["lr"]) == (2, 8, 0.05)
-    assert (run["schedule"]["shape"], run["scale"], run["balance"]) == ("one-cycle", "balanced", True)
+    assert (run["schedule"]["shape"], run["scale"], run["balance"]) == ("one-cycle", "auto", True)
     assert merged.names == ("a", "b", "c", "d")
     found = library.check(teachers, aux_folder, epochs=3)
     assert (found["estimate"]["epochs"], found["estimate"]["images"]) == (3, 72)

@@ -84,7 +84,7 @@ def test_check_shows_who_would_be_drowned(teachers: list[Specialist]) -> None:
     assert found["drowned"] == ["faint"]
     assert found["wins"][1] < 0.25 < 0.5 == found["fair"][1]
     assert sum(found["wins"]) == pytest.approx(1)
-    assert found["scale"] == "balanced"
+    assert found["scale"] == "auto"
 
 
 def test_balance_is_for_outputs_that_compete() -> None:

@@ -16,8 +16,17 @@ from dmc.data.batch import Batch
 from dmc.data.decode import Geometry
 from dmc.data.feed import MEMORY, Feed
 from dmc.device import pick_device
-from dmc.distill.agreement import HALF, Agreement, Answers, drowned, wins
-from dmc.distill.balance import balancing_factors, fair_shares, output_layer, peaks, scale_rows, sharpness
+from dmc.distill.agreement import Agreement, Answers, wins
+from dmc.distill.balance import (
+    HALF,
+    balancing_factors,
+    drowned,
+    fair_shares,
+    output_layer,
+    peaks,
+    scale_rows,
+    sharpness,
+)
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring, build_targets
 from dmc.distill.teachers import Scale, Teachers
@@ -90,7 +99,7 @@ class Consolidation(Plan[Specialist]):
         loss: LossName = "l2",
         temperature: float = 2.0,  # of `kd`
         centring: Centring | None = None,  # None: per-teacher for softmax outputs, none for sigmoid
-        scale: Scale | None = None,  # of the teachers' logits; None: balanced for softmax outputs, none for sigmoid
+        scale: Scale | None = None,  # of the teachers' logits; None: auto for softmax outputs, none for sigmoid
         balance: bool | None = None,  # the student's blocks of outputs; None: for softmax outputs
         weights: str | None = None,  # where the student begins: at random, imagenet, or a file
         schedule: Schedule = CONSOLIDATION,
@@ -102,12 +111,12 @@ class Consolidation(Plan[Specialist]):
         super().__init__(aux, schedule, seed, memory, held_out)
         self.student = self._new_student(arch, size, seed, weights)
         competing = self.student.output == "softmax" and self.teachers.centring == "per-teacher"
-        self.scale: Scale = scale or ("balanced" if competing else "none")
+        self.scale: Scale = scale or ("auto" if competing else "none")
         self.balance = competing if balance is None else balance
         self.loss, self.temperature, self.weights = loss, temperature, weights
         require_one_of("loss", loss, get_args(LossName))
         require_one_of("scale", self.scale, get_args(Scale))
-        if not competing and (self.balance or self.scale == "balanced"):
+        if not competing and (self.balance or self.scale in ("balanced", "auto")):
             raise DmcError("balance is for softmax outputs, centred for each teacher; others do not compete")
         if self.balance:
             self._output_layer()

@@ -142,8 +142,10 @@ def distillation_options(
         typer.Option(help="Eq. 4's normalisation [default: per-teacher for softmax models, none for sigmoid]"),
     ] = None,
     scale: Annotated[
-        Literal["none", "pool-std", "balanced"] | None,
-        typer.Option(help="Classifiers: divide each teacher's logits, so that none drowns another [default: balanced]"),
+        Literal["none", "pool-std", "balanced", "auto"] | None,
+        typer.Option(
+            help="Classifiers: divide teachers' logits; auto: balanced where one drowns others [default: auto]"
+        ),
     ] = None,
     balance: Annotated[
         bool | None,

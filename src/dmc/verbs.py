@@ -143,8 +143,8 @@ def consolidate(
     replaces it). `profile="paper"` takes the paper's settings, and the literal form of its method.
 
     Other settings: `loss` (`"l2"`, `"l1"`, `"kd"`), `centring`, `seed`, `memory` (bytes of pixels to hold); for
-    classifiers `temperature` (of kd), `scale` (`"none"`, `"pool-std"`, `"balanced"`: of the teachers' logits) and
-    `balance` (of the student's outputs); for detectors `anchors` and `box_weight`.
+    classifiers `temperature` (of kd), `scale` of the teachers' logits (`"none"`, `"pool-std"`, `"balanced"`, `"auto"`)
+    and `balance` of the student's outputs; for detectors `anchors` and `box_weight`.
     """
     loaded = _all(teachers)
     if out is not None:

@@ -202,7 +202,7 @@ def test_the_papers_defaults_are_those_of_the_command_line() -> None:
     usual = signature(DetectorConsolidation).parameters
     assert {name: usual[name].default for name in ("anchors", "box_weight")} == {"anchors": 64, "box_weight": 1.0}
     options = {p.name: p for p in get_command(app).commands["consolidate"].params}  # type: ignore[attr-defined]
-    for name, default in (("anchors", "64"), ("box_weight", "1"), ("temperature", "2"), ("scale", "balanced")):
+    for name, default in (("anchors", "64"), ("box_weight", "1"), ("temperature", "2"), ("scale", "auto")):
         assert options[name].default is None
         assert options[name].help.endswith(f"[default: {default}]")
 

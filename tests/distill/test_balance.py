@@ -11,8 +11,17 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dmc.classes import ClassUnion
-from dmc.distill.agreement import Agreement, Answers, drowned
-from dmc.distill.balance import balancing_factors, fair_shares, output_layer, peaks, scale_rows, sharpness
+from dmc.distill.agreement import Agreement, Answers
+from dmc.distill.balance import (
+    balancing_factors,
+    drowned,
+    fair_shares,
+    output_layer,
+    peaks,
+    scale_rows,
+    sharpness,
+    win_shares,
+)
 from dmc.models import create
 
 UNION = ClassUnion.of(["ab", "cd"])
@@ -109,6 +118,14 @@ def test_a_shared_class_counts_for_all_who_know_it() -> None:
     answers = torch.eye(3)
     found = Agreement.of(Answers(answers, answers, [answers[:, :2], answers[:, 1:]]), union)
     assert found.teachers_win == pytest.approx([2 / 3, 2 / 3])
+
+
+def test_wins_are_counted_by_hand() -> None:
+    assert win_shares(torch.tensor([[2.0, 1.0, 0.0], [0.0, 1.0, 0.5], [3.0, 1.0, 2.0], [0.0, 0.0, 1.0]])) == [
+        0.5,
+        0.25,
+        0.25,
+    ]
 
 
 def test_peaks_are_the_highest_of_each_block() -> None:

@@ -111,6 +111,27 @@ def test_balanced_gives_every_teacher_its_share_and_a_usual_spread() -> None:
     torch.testing.assert_close((spreads[0] * spreads[1]).sqrt(), torch.tensor(3.0))
 
 
+def test_auto_leaves_teachers_alone_that_are_alike() -> None:
+    """Of one seed's teachers, made to win about half each; then with logits of the size of a hundred."""
+    images = torch.randint(0, 256, (200, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    teachers = Teachers([tiny("ab", 1), tiny("cd", 2)])
+    teachers.measure_scales("balanced", [images])
+    assert teachers.scales is not None
+    with torch.no_grad():
+        for teacher, scale in zip(teachers.specialists, teachers.scales, strict=True):
+            for parameter in teacher.module.fc.parameters():  # type: ignore[union-attr]
+                parameter.div_(scale)
+    scales = []
+    for factor in (1, 100):
+        with torch.no_grad():
+            for teacher in teachers.specialists:
+                for parameter in teacher.module.fc.parameters():  # type: ignore[union-attr]
+                    parameter.mul_(factor)
+        teachers.measure_scales("auto", [images])
+        scales.append(teachers.scales)
+    assert scales == [None, pytest.approx([100, 100], rel=0.01)]
+
+
 def test_sigmoid_teachers_keep_their_absolute_log_odds() -> None:
     teachers = Teachers([fixed("ab", -4, -5, output="sigmoid"), fixed("c", 2, output="sigmoid")])
     assert teachers.logits(IMAGE).tolist() == [[-4, -5, 2]]

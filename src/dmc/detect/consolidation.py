@@ -19,7 +19,7 @@ from dmc.detect.agreement import SAMPLE, SURE, Recovered
 from dmc.detect.detector import Detector, detector_preprocessing
 from dmc.detect.scenes import SceneBatch, Scenes
 from dmc.detect.teachers import DetectorTeachers, gathered, require_same_anchors
-from dmc.distill.agreement import HALF
+from dmc.distill.balance import HALF
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring
 from dmc.errors import DmcError, require_one_of

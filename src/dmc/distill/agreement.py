@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from dmc.classes import ClassUnion
-
-HALF = 0.5  # of what a teacher's classes should win, or of all answers: with less, something went wrong
 
 
 @dataclass(frozen=True)
@@ -53,8 +50,3 @@ class Agreement:
 def wins(answers_N: Tensor, union: ClassUnion) -> list[float]:
     """How often the answer is a class that a teacher knows; a shared class counts for all who know it."""
     return [float(torch.isin(answers_N, answers_N.new_tensor(columns)).double().mean()) for columns in union.columns]
-
-
-def drowned(wins: Sequence[float], fair: Sequence[float]) -> list[int]:
-    """The teachers whose classes win less than half of their share by number: they will rarely be answered."""
-    return [i for i, (won, due) in enumerate(zip(wins, fair, strict=True)) if won < HALF * due]

@@ -16,12 +16,23 @@ from torch import Tensor, nn
 from dmc.classes import ClassUnion
 
 SWEEPS = 100  # two blocks need one, ten blocks about twenty
+HALF = 0.5  # of what a block should win, or of all answers: with less, something went wrong
 LEAST_PEAK = 1e-6  # a block whose highest answer is below this wins nothing, whatever its factor
 
 
 def peaks(logits_NT: Tensor, blocks: Sequence[Sequence[int]]) -> Tensor:
     """The highest answer of each block of classes, image by image."""
     return torch.stack([logits_NT[:, list(block)].amax(dim=1) for block in blocks], dim=1)
+
+
+def win_shares(peaks_NB: Tensor) -> list[float]:
+    """The share of images that each block wins: its highest answer is the highest of all."""
+    return (torch.bincount(peaks_NB.argmax(dim=1), minlength=peaks_NB.shape[1]) / len(peaks_NB)).tolist()
+
+
+def drowned(wins: Sequence[float], fair: Sequence[float]) -> list[int]:
+    """The teachers whose classes win less than half of their share by number: they will rarely be answered."""
+    return [i for i, (won, due) in enumerate(zip(wins, fair, strict=True)) if won < HALF * due]
 
 
 def fair_shares(blocks: Sequence[Sequence[int]]) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from statistics import geometric_mean
 from typing import Any, Generic, Literal, Self, get_args
 
 import torch
@@ -11,13 +12,13 @@ from torch import Tensor
 
 from dmc.classes import Classes, ClassUnion
 from dmc.data.decode import Geometry
-from dmc.distill.balance import balancing_factors, fair_shares
+from dmc.distill.balance import balancing_factors, drowned, fair_shares, win_shares
 from dmc.distill.folding import folded
 from dmc.distill.targets import Centring, build_targets, centred
 from dmc.errors import DmcError, require_one_of
 from dmc.specialist import AnyModel, Specialist
 
-Scale = Literal["none", "pool-std", "balanced"]
+Scale = Literal["none", "pool-std", "balanced", "auto"]
 # The standard deviation of logits that `balanced` gives targets: that of specialists which fit their images. With 1 a
 # student learns far slower (results/unlike-teachers.md).
 SPREAD = 3.0
@@ -110,16 +111,24 @@ class Teachers(TeacherGroup[Specialist]):
 
         Not in the paper: Eq. 4 centres but does not scale, so a teacher with larger logits wins. `pool-std` makes each
         standard deviation 1; `balanced` makes each teacher win as many images as its number of classes gives it, with
-        standard deviations around `SPREAD`, whatever the teachers': learning rates that fit one fit strangers' models.
+        standard deviations around `SPREAD`; `auto` does so only where a teacher would win less than half of that, or
+        where the logits' size is far from what learning rates are made for.
         """
+        self.scales = None
+        if scale == "none":
+            return
         seen = zip(*(self.normalised(images_N3HW) for images_N3HW in batches), strict=True)
         answers = [torch.cat(parts) for parts in seen]
         spreads = [float(answers_NK.std()) for answers_NK in answers]
         for teacher, spread in zip(self.specialists, spreads, strict=True):
             if spread == 0:
                 raise DmcError(f"teacher {teacher.name} answers all auxiliary images alike: it has no scale")
+        peaks_NB = torch.stack([answers_NK.amax(dim=1) for answers_NK in answers], dim=1)
+        fair = fair_shares(self.union.columns)
+        usual = SPREAD / 3 < geometric_mean(spreads) < SPREAD * 3
+        if scale == "auto" and usual and not drowned(win_shares(peaks_NB), fair):
+            return
         self.scales = spreads
-        if scale == "balanced":
-            peaks_NB = torch.stack([answers_NK.amax(dim=1) for answers_NK in answers], dim=1)
-            factors = balancing_factors(peaks_NB / peaks_NB.new_tensor(spreads), fair_shares(self.union.columns))
+        if scale != "pool-std":
+            factors = balancing_factors(peaks_NB / peaks_NB.new_tensor(spreads), fair)
             self.scales = [spread / (SPREAD * factor) for spread, factor in zip(spreads, factors, strict=True)]

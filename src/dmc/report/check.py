@@ -72,7 +72,7 @@ def _classes_won(seen: dict[str, Any]) -> list[str]:
         f"({fair} by number of classes); spread of their logits {spreads}; scale for training: {seen['scale']}"
     ]
     for name in seen["drowned"]:
-        mended = f"scale {seen['scale']} evens that out" if seen["scale"] != "none" else "try scale balanced"
+        mended = f"scale {seen['scale']} evens that out" if seen["scale"] != "none" else "try scale auto"
         lines.append(f"  {name} would be drowned: {mended}")
     return lines
 
