@@ -24,7 +24,6 @@ from dmc.training.schedule import Schedule
 
 ProfileName = Literal["auto", "paper"]
 AUTO = "auto"  # as initial weights: ImageNet's where they can be had
-SMALL_SIDE = 48  # pixels; up to here images are CIFAR's kind, and a CIFAR ResNet is the network for them
 LEAST_PRETRAINED_SIDE = 64  # below, what ImageNet networks have learned is of little use
 LOOKED_AT = 64  # images
 log = logging.getLogger("dmc")
