@@ -215,3 +215,19 @@ def test_another_seed_samples_other_auxiliary_images(aux_folder: Path) -> None:
     ]
     assert names[0] == names[1] != names[2]
     assert all(len(chosen) == 8 for chosen in names)
+
+
+def test_a_model_is_not_merged_with_itself(dmc: Dmc, two_models: tuple[Path, Path], aux_folder: Path) -> None:
+    """Under another name, or cut down to other classes, it may be."""
+    first = two_models[1]
+    bad(dmc("check", first, first, "--aux", aux_folder), "are the same model: there is nothing to merge")
+    parts = ("--keep", "1:c,d", "--keep", "2:d,e")
+    assert dmc("check", first, first, "--aux", aux_folder, *parts).code == 0
+
+
+def test_a_finished_run_says_so(dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_folder: Path) -> None:
+    merge = ("consolidate", *two_models, "--aux", aux_folder, "-o", tmp_path / "m", *QUICK)
+    assert dmc(*merge).code == 0
+    said = dmc(*merge, "--resume")
+    assert (said.code, said.err) == (0, f"dmc: {tmp_path / 'm'} is finished: nothing is trained again\n")
+    bad(dmc("consolidate", tmp_path / "none", *merge[2:]), "already holds run.json")  # before a model is looked for
