@@ -1,10 +1,10 @@
 """What dmc does, as hashes: run it before and after a change of shape, and compare the two files.
 
-    python benchmarks/behaviour.py before.json        # about two minutes
+    python benchmarks/behaviour.py before.json        # about five minutes
     python benchmarks/behaviour.py after.json --against before.json
 
-Ten small runs, each through the command line: every verb, every detector family, a benchmark, a recipe, a run that is
-killed and resumed. Of each: exit status, what it printed, the weights' hash, `run.json` without versions and
+Small runs, each through the command line: every verb, every detector family, all methods of the benchmark, a run that
+is killed and resumed; with DMC_DATA, a recipe for detectors. Of each: exit status, what it printed, the weights' hash, `run.json` without versions and
 fingerprints, losses of each epoch. Bits are those of one machine and one number of threads.
 """
 
@@ -75,7 +75,7 @@ def commands() -> dict[str, list[str]]:
         "learn": ["learn", "a", "cd", "--aux", "aux", "-o", "n", "--specialist-epochs", "1", *QUICK],
         "evaluate": ["evaluate", "m", "ab"],
         "predict": ["predict", "m", "aux/000.png", "--json"],
-        "bench": ["bench", "digits", "--profile", "smoke", "--orders", "1", "--methods", "dmc,ewc++", "-o", "bench"],
+        "bench": ["bench", "digits", "--profile", "smoke", "--orders", "1", "-o", "bench"],
     }
     for family, arch in DETECTORS.items():
         small = ("--arch", arch, "--weights", "random", "--size", "64", "--epochs", "1", "--batch-size", "4")
@@ -83,6 +83,8 @@ def commands() -> dict[str, list[str]]:
             found[f"train {family} {name}"] = ["train", "voc", "-o", family + name, "--keep", name, *small]
         merge = ["consolidate", f"{family}x", f"{family}y", "--aux", "voc/JPEGImages", "-o", family]
         found[f"consolidate {family}"] = [*merge, "--weights", "random", "--epochs", "1", "--batch-size", "4"]
+    if "DMC_DATA" in os.environ:
+        found["reproduce voc-10+10"] = ["reproduce", "voc-10+10", "--profile", "smoke", "-o", "reproduced"]
     return found | {f"{verb} --help": [verb, "--help"] for verb in VERBS}
 
 
