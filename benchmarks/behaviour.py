@@ -4,8 +4,9 @@
     python benchmarks/behaviour.py after.json --against before.json
 
 Small runs, each through the command line: every verb, every detector family, all methods of the benchmark, a run that
-is killed and resumed; with DMC_DATA, a recipe for detectors. Of each: exit status, what it printed, the weights' hash, `run.json` without versions and
-fingerprints, losses of each epoch. Bits are those of one machine and one number of threads.
+is killed and resumed; with DMC_DATA, a recipe for detectors. Of each: exit status, what it printed, the weights' hash,
+`run.json` without versions and fingerprints, losses of each epoch. Bits are those of one machine and one
+number of threads.
 """
 
 from __future__ import annotations

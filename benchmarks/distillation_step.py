@@ -16,10 +16,10 @@ from statistics import median
 import torch
 
 from dmc.data.batch import Batch
-from dmc.detect.consolidation import ANCHORS, DetectionDistillation
-from dmc.detect.detector import IMAGENET, Detector
-from dmc.detect.teachers import DetectorTeachers
+from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.models.blueprint import create_detector
+from dmc.models.detector import IMAGENET, Detector
+from dmc.tasks.detector_consolidation import ANCHORS, DetectionDistillation
 
 
 def seconds(work: Callable[[], object], repeats: int) -> list[float]:

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from dmc.bench.streams import open_stream
-from dmc.consolidation import consolidate
-from dmc.data.feed import open_feed
-from dmc.data.opening import open_images
+from dmc.data.loader import open_loader
+from dmc.data.open import open_images
 from dmc.data.sources import JoinedImages, Source, Unlabeled, at_places, permuted
 from dmc.distill.balance import balancing_factors, output_layer, peaks, scale_rows, sharpness
 from dmc.distill.teachers import Scale, Teachers
+from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile
-from dmc.specialist import Specialist
+from dmc.tasks.classifier_consolidation import consolidate
 from dmc.training.schedule import Schedule
 from dmc.training.supervised import train
 
@@ -35,7 +35,7 @@ SCALES: tuple[Scale, ...] = ("none", "pool-std", "balanced")
 def answers(model: Specialist | Teachers, source: Source) -> tuple[Tensor, Tensor]:
     """Logits and labels of all images."""
     with torch.no_grad():
-        parts = [(model.logits(b.images_N3HW), b.labels_N) for b in open_feed(source, model.geometry).in_order(256)]
+        parts = [(model.logits(b.images_N3HW), b.labels_N) for b in open_loader(source, model.transform).in_order(256)]
     logits, labels = zip(*parts, strict=True)
     return torch.cat(logits), torch.cat(labels)
 
@@ -89,7 +89,7 @@ def run(data: Path, out: Path, seed: int, faint: float) -> dict[str, dict[str, f
     place = torch.tensor([teachers.union.names.index(name) for name in test.classes])
 
     found: dict[str, dict[str, float]] = {}
-    sample = [batch.images_N3HW for batch in open_feed(unseen, teachers.geometry).in_order(128)]
+    sample = [batch.images_N3HW for batch in open_loader(unseen, teachers.transform).in_order(128)]
     own = [torch.cat(parts) for parts in zip(*(teachers.each(images) for images in sample), strict=True)]
     for scale in SCALES:
         if scale != "none":

@@ -14,7 +14,9 @@ import pytest
 from PIL import Image
 
 from dmc.data.preprocess import Preprocessing
-from dmc.specialist import Specialist
+from dmc.models.specialist import Specialist
+
+pytest_plugins = ["tests.detectors"]  # its fixtures
 
 SMALL = Preprocessing(size=16)
 

@@ -20,8 +20,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import dmc as library
-from dmc.data.decode import Geometry, decode
-from dmc.data.opening import open_images
+from dmc.data.decode import CenterCrop, decode
+from dmc.data.open import open_images
 from dmc.errors import DmcError
 from dmc.models.cifar_resnet import CifarResNet
 from dmc.training.schedule import Schedule
@@ -112,7 +112,7 @@ def test_teachers_can_be_cut_down_and_renamed(
     assert found["student"]["classes"] == ["a", "e", "z"]
     assert found["shared"] == ["e"]
     first, second = (tiny(names, seed) for names, seed in (("ab", 1), ("cde", 2)))
-    pixels = torch.stack([decode(record, Geometry(16)) for record in open_images(aux_folder).records()])
+    pixels = torch.stack([decode(record, CenterCrop(16)) for record in open_images(aux_folder).records()])
     for teacher, spread in zip((first, second.keep("ce")), found["side_by_side"]["logit_spreads"], strict=True):
         logits = teacher.logits(pixels)
         assert spread == pytest.approx((logits - logits.mean(1, keepdim=True)).std().item(), abs=0.01)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dmc as library
-from dmc.data.opening import open_labeled
+from dmc.data.open import open_labeled
 from dmc.errors import DmcError
 from tests.conftest import Answer, tiny, write_images
 from tests.test_cli import QUICK, bad
@@ -152,7 +152,7 @@ def test_an_unfinished_learn_says_how_to_go_on(
         raise RuntimeError
 
     with monkeypatch.context() as patch:
-        patch.setattr("dmc.training.run.Run.finish", killed)
+        patch.setattr("dmc.training.run_folder.Run.finish", killed)
         with pytest.raises(RuntimeError):
             dmc(*learn)
     assert not (tmp_path / "n" / "run.json").exists()

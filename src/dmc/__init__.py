@@ -3,12 +3,12 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dmc.api import check, consolidate, evaluate, learn, load, predict, train
     from dmc.data.preprocess import Preprocessing
-    from dmc.detect.detector import Detector
     from dmc.errors import DmcError
-    from dmc.specialist import Specialist
+    from dmc.models.detector import Detector
+    from dmc.models.specialist import Specialist
     from dmc.training.schedule import Schedule
-    from dmc.verbs import check, consolidate, evaluate, learn, load, predict, train
 
 __all__ = [
     "Detector",
@@ -26,18 +26,18 @@ __all__ = [
 ]
 
 _HOME = {
-    "Detector": "detect.detector",
+    "Detector": "models.detector",
     "DmcError": "errors",
     "Preprocessing": "data.preprocess",
     "Schedule": "training.schedule",
-    "Specialist": "specialist",
-    "check": "verbs",
-    "consolidate": "verbs",
-    "evaluate": "verbs",
-    "learn": "verbs",
-    "load": "verbs",
-    "predict": "verbs",
-    "train": "verbs",
+    "Specialist": "models.specialist",
+    "check": "api",
+    "consolidate": "api",
+    "evaluate": "api",
+    "learn": "api",
+    "load": "api",
+    "predict": "api",
+    "train": "api",
 }
 
 

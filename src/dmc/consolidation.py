@@ -1,255 +1,197 @@
-"""Many classifiers in, one out: wires teachers, auxiliary images and the training loop."""
+"""What consolidating classifiers and detectors have in common: verify, estimate, train, tell where it came from."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, get_args
+from typing import Any, Generic, NamedTuple
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from dmc.classes import counted
 from dmc.data.batch import Batch
-from dmc.data.decode import Geometry
-from dmc.data.feed import MEMORY, Feed
+from dmc.data.decode import Skipped, Transform, decoded
+from dmc.data.loader import ENOUGH, ImageLoader, fits, held_loader, open_loader
+from dmc.data.open import OneSet, open_images
+from dmc.data.sources import Record, split_off
 from dmc.device import pick_device
-from dmc.distill.agreement import Agreement, Answers, wins
-from dmc.distill.balance import (
-    HALF,
-    balancing_factors,
-    drowned,
-    fair_shares,
-    output_layer,
-    peaks,
-    scale_rows,
-    sharpness,
-)
-from dmc.distill.losses import LossName, loss_named
-from dmc.distill.targets import Centring, build_targets
-from dmc.distill.teachers import Scale, Teachers
-from dmc.errors import DmcError, require_one_of
-from dmc.loading import load
-from dmc.models.build import default_preprocessing, known_architecture
-from dmc.plan import HELD_OUT, Findings, Images, Plan
-from dmc.progress import progress
+from dmc.distill.teachers import TeacherGroup
+from dmc.errors import DmcError
+from dmc.models.specialist import AnyModel
 from dmc.seeds import seed_for
-from dmc.specialist import Specialist
-from dmc.training.loop import Task
-from dmc.training.run import CHECKPOINT_EVERY
-from dmc.training.schedule import CONSOLIDATION, Schedule
+from dmc.training.loop import Objective, fit, images_per_second
+from dmc.training.run_folder import Run, versions
+from dmc.training.schedule import Schedule
 
-Teacher = Specialist | str | Path
-SAMPLE = 2048  # auxiliary images behind the agreement report and behind `scale: pool-std`
+Images = OneSet | Sequence[OneSet]  # one set of images, or several to be joined
 
 
-class Distillation(Task):
-    """The double distillation task: the student's logits against the teachers' (Eq. 2 and 3)."""
-
-    def __init__(self, student: Specialist, teachers: Teachers, loss: LossName, temperature: float) -> None:
-        self.student, self.teachers, self.module = student, teachers, student.module
-        self.distance = loss_named(loss, temperature)
-
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        target_NT = self.teachers.logits(batch.images_N3HW)
-        student_NT = self.student.logits(batch.images_N3HW)
-        return {"loss": self.distance(student_NT, target_NT)}
+LOOKED_AT = 512  # auxiliary images that the teachers are asked about before training
+ASKING_SECONDS = 20  # and how long that may take
+# Auxiliary images that are never trained on, to see what the student has learned: a tenth, and no more than that many.
+# A tenth of a small pool would tell nothing; there the images that were trained on have to do.
+HELD_OUT, LEAST_HELD_OUT = 1024, 20
 
 
-class Form(TypedDict, total=False):
-    """The form of the method: how teachers and the student's blocks of outputs are set against each other."""
-
-    scale: Scale | None
-    balance: bool | None
-    held_out: int
-
-
-class Settings(Form, total=False):
-    """The keyword arguments of `consolidate` and `learn`; what each means stands in `Consolidation`."""
-
-    arch: str | None
-    size: int | None
-    loss: LossName
-    temperature: float
-    centring: Centring | None
-    weights: str | None
-    schedule: Schedule
-    seed: int
-    memory: int
+@dataclass(frozen=True)
+class Estimate:
+    tried: int
+    undecodable: int
+    images_per_second: float
+    teachers: dict[str, Any]  # what they say about some of the images, before anything is trained
 
 
-# The paper's literal form (section 3.1): Eq. 4 and no more, and every auxiliary image is trained on.
-PAPER_FORM: Form = {"scale": "none", "balance": False, "held_out": 0}
+class Findings(NamedTuple):
+    """What a student has taken over from its teachers, in words."""
+
+    images: int  # that all of them were asked about
+    of_each: list[str]  # for each teacher
+    overall: str
+    warnings: list[str]  # what the user should know before using it
 
 
-class Consolidation(Plan[Specialist]):
-    """Merge classifiers."""
+class Consolidation(ABC, Generic[AnyModel]):
+    """A consolidation with everything resolved and verified, and nothing trained yet."""
 
-    teachers: Teachers
+    teachers: TeacherGroup[AnyModel]
+    student: AnyModel
+    made_by = "dmc consolidate"  # for the model's card
+    notes: Mapping[str, str] = {}  # also for the card
 
-    def __init__(
-        self,
-        teachers: Sequence[Teacher],
-        aux: Images,
-        *,
-        arch: str | None = None,  # the student's; None: the first teacher's
-        size: int | None = None,  # the student's input; None: what its architecture or that teacher takes
-        loss: LossName = "l2",
-        temperature: float = 2.0,  # of `kd`
-        centring: Centring | None = None,  # None: per-teacher for softmax outputs, none for sigmoid
-        scale: Scale | None = None,  # of the teachers' logits; None: auto for softmax outputs, none for sigmoid
-        balance: bool | None = None,  # the student's blocks of outputs; None: for softmax outputs
-        weights: str | None = None,  # where the student begins: at random, imagenet, or a file
-        schedule: Schedule = CONSOLIDATION,
-        seed: int = 0,
-        memory: int = MEMORY,  # bytes of pixels to hold; a larger set of images is streamed
-        held_out: int = HELD_OUT,  # auxiliary images that are not trained on
-    ) -> None:
-        self.teachers = Teachers([load(teacher) for teacher in teachers], centring)
-        super().__init__(aux, schedule, seed, memory, held_out)
-        self.student = self._new_student(arch, size, seed, weights)
-        competing = self.student.output == "softmax" and self.teachers.centring == "per-teacher"
-        self.scale: Scale = scale or ("auto" if competing else "none")
-        self.balance = competing if balance is None else balance
-        self.loss, self.temperature, self.weights = loss, temperature, weights
-        require_one_of("loss", loss, get_args(LossName))
-        require_one_of("scale", self.scale, get_args(Scale))
-        if not competing and (self.balance or self.scale in ("balanced", "auto")):
-            raise DmcError("balance is for softmax outputs, centred for each teacher; others do not compete")
-        if self.balance:
-            self._output_layer()
-        if loss == "kd" and self.student.output == "sigmoid":
-            raise DmcError("loss 'kd' compares softmax distributions; for sigmoid outputs use 'l2' or 'l1'")
-        if not 0 < temperature < math.inf:
-            raise DmcError(f"temperature {temperature} must be a positive number")
-
-    def _new_student(self, arch: str | None, size: int | None, seed: int, weights: str | None) -> Specialist:
-        """Never a teacher's weights: that would favour its classes (end of section 3.1)."""
-        first = self.teachers.specialists[0]
-        arch = known_architecture(arch or first.require_arch())
-        alike = next((s.preprocessing for s in self.teachers.specialists if s.arch == arch), None)
-        preprocessing = alike or default_preprocessing(arch)
-        preprocessing = replace(preprocessing, size=size or preprocessing.size)
-        return Specialist.untrained(arch, self.teachers.union.names, preprocessing, first.output, seed, weights)
+    def __init__(self, aux: Images, schedule: Schedule, seed: int, memory: int, held_out: int) -> None:
+        self.aux, self.schedule, self.seed, self.memory = open_images(aux), schedule, seed, memory
+        tenth = len(self.aux) // 10
+        self.held_out = min(held_out, tenth) if tenth >= LEAST_HELD_OUT else 0
 
     @property
-    def framing(self) -> Geometry:
-        """The largest size that any of the networks wants."""
-        return replace(self.student.geometry, size=max(self.student.geometry.size, self.teachers.geometry.size))
+    @abstractmethod
+    def transform(self) -> Transform:
+        """The shape in which images are held and augmented."""
 
     @property
+    @abstractmethod
     def settings(self) -> dict[str, Any]:
-        return {
-            "loss": self.loss,
-            "temperature": self.temperature if self.loss == "kd" else None,
-            "centring": self.teachers.centring,
-            "scale": self.scale,
-            "balance": self.balance,
-            "weights": self.weights,
-        }
+        """How the student is compared with its teachers."""
 
-    def prepare(self, feed: Feed) -> None:
-        if self.scale != "none":
-            self.teachers.measure_scales(self.scale, sample(feed))
+    @abstractmethod
+    def task(self) -> Objective:
+        """The double distillation."""
 
-    def settle(self, unseen: Feed) -> None:
-        """Balance the student's blocks of outputs, and give its probabilities their meaning."""
-        if not self.balance:
-            return
-        union = self.teachers.union
-        answers = answered(self.student, self.teachers, unseen)
-        factors = balancing_factors(peaks(answers.student_NT, union.blocks), fair_shares(union.blocks))
-        factors_T = answers.student_NT.new_ones(len(union.names))
-        for block, factor in zip(union.blocks, factors, strict=True):
-            factors_T[list(block)] = factor
-        factors_T *= sharpness(answers.student_NT * factors_T, answers.teachers, union)
-        scale_rows(self._output_layer(), factors_T)
+    @abstractmethod
+    def compare(self, unseen: ImageLoader) -> Findings:
+        """What the student has taken over, seen on some auxiliary images."""
 
-    def _output_layer(self) -> nn.Module:
-        layer = output_layer(self.student.module, self.student.classes.width, self.student.blank())
-        if layer is None:
-            raise DmcError(f"{self.student.arch} has no last layer whose outputs could be balanced: use balance=False")
-        return layer
-
-    def task(self) -> Task:
-        return Distillation(self.student, self.teachers, self.loss, self.temperature)
-
-    def compare(self, unseen: Feed) -> Findings:
-        found = Agreement.of(answered(self.student, self.teachers, unseen), self.teachers.union)
-        of_each = [
-            f"they win {mine:.0%} of the images (with the teachers side by side, as they were taught, {theirs:.0%}; by "
-            f"number {fair:.0%}); asked about them alone, student and teacher agree on {within:.1%}"
-            for mine, theirs, fair, within in zip(
-                found.student_wins, found.teachers_win, found.fair, found.within, strict=True
-            )
-        ]
-        overall = f"the student answers as the teachers side by side on {found.same:.1%}"
-        return Findings(found.images, of_each, overall, self._warnings(found))
-
-    def _warnings(self, found: Agreement) -> list[str]:
-        names = [teacher.name for teacher in self.teachers.specialists]
-        said = [
-            f"the classes of {names[i]} win only {found.student_wins[i]:.0%} of the images "
-            f"({found.teachers_win[i]:.0%} with the teachers side by side): they will rarely be answered; "
-            + ("train longer, or on more images" if self.balance else "balance would give them their share")
-            for i in drowned(found.student_wins, found.fair)
-        ]
-        if found.same < HALF:
-            said.append(
-                f"the student answers as its teachers do on only {found.same:.0%} of these images: "
-                "train longer, or on more images, or on images more like those of the teachers"
-            )
-        return said
-
+    @abstractmethod
     def teachers_alone(self, batches: Iterable[Batch]) -> dict[str, Any]:
-        normalised = [self.teachers.normalised(batch.images_N3HW) for batch in batches]
-        parts = [torch.cat(part) for part in zip(*normalised, strict=True)]
-        target_NT = build_targets(parts, self.teachers.union, "none")
-        won = wins(target_NT.argmax(dim=1), self.teachers.union)
-        fair = [len(columns) / len(target_NT[0]) for columns in self.teachers.union.columns]
+        """What the teachers say side by side: whether one of them would drown the others."""
+
+    def prepare(self, loader: ImageLoader) -> None:
+        """What has to be measured on the auxiliary images before training."""
+
+    def settle(self, unseen: ImageLoader) -> None:
+        """What has to be done to the student after training."""
+
+    @property
+    def trained_on(self) -> int:
+        """How many auxiliary images a pass has."""
+        return len(self.aux) - self.held_out
+
+    @property
+    def held(self) -> bool:
+        """Whether the images fit in memory: a part of the configuration, since streaming has another order."""
+        return fits(self.aux, self.transform, self.memory)
+
+    @property
+    def config(self) -> dict[str, Any]:
         return {
-            "images": len(target_NT),
-            "logit_spreads": [round(float(part.std()), 2) for part in parts],
-            "wins": [round(share, 3) for share in won],
-            "fair": [round(share, 3) for share in fair],
-            "drowned": [self.teachers.specialists[i].name for i in drowned(won, fair)],
-            "scale": self.scale,
+            "command": "consolidate",
+            "teachers": [
+                {"from": s.name, **s.settings, "fingerprint": s.fingerprint} for s in self.teachers.specialists
+            ],
+            "aux": {"name": self.aux.name, "images": len(self.aux), "held": self.held, "held_out": self.held_out},
+            "student": self.student.settings,
+            **self.settings,
+            "schedule": self.schedule.model_dump(),
+            "seed": self.seed,
+            "versions": versions(),
         }
 
+    def run(self, out: str | Path | None, resume: bool, checkpoint_every: float) -> AnyModel:
+        with Run(out, self.config, resume, checkpoint_every) as run:
+            if run.finished:
+                return run.result(self.student)
+            loader, unseen = self.open_loaders()
+            self.teachers.to(pick_device()).fold()
+            self.prepare(loader)
+            at = fit(self.task(), loader, self.schedule, run, self.seed, "consolidating")
+            self.settle(unseen)
+            findings = self.compare(unseen)
+            told = zip(self.teachers.specialists, findings.of_each, strict=True)
+            seen = "not trained on" if self.held_out else "trained on"
+            self.student.provenance = {
+                "made by": self.made_by,
+                **{f"teacher {i}": f"{s.name}, {counted(s.names)}: {words}" for i, (s, words) in enumerate(told, 1)},
+                "compared": f"on {findings.images} auxiliary images that were {seen}: {findings.overall}",
+                **({"warning": findings.warnings} if findings.warnings else {}),
+                "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {len(loader.skipped)} skipped)",
+                "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.seed}",
+                **self.notes,
+            }
+            return run.finish(self.student)
 
-def consolidate(
-    teachers: Sequence[Teacher],
-    aux: Images,
-    out: str | Path | None = None,
-    *,
-    resume: bool = False,
-    checkpoint_every: float = CHECKPOINT_EVERY,
-    **settings: Unpack[Settings],
-) -> Specialist:
-    """One model that knows every teacher's classes, from unlabeled images alone.
+    def open_loaders(self) -> tuple[ImageLoader, ImageLoader]:
+        """The images to train on, and those to look at afterwards; the same, where none are held out."""
+        if not self.held_out:
+            loader = open_loader(self.aux, self.transform, self.memory)
+            return loader, loader
+        sample, rest = split_off(self.aux, self.held_out, seed_for(self.seed, "held out"))
+        unseen = held_loader(sample, self.transform, most_skipped=1)  # too few to judge by; the others are judged
+        if not unseen.count:
+            raise DmcError(f"none of {len(sample)} images of {self.aux.name} that were looked at can be decoded")
+        return open_loader(rest, self.transform, self.memory), unseen
 
-    `teachers` are specialists or whatever `dmc.load` takes; `aux` is a folder, parquet, tar shards,
-    `hf-hub:OWNER/NAME` or a uint8 array. With `out`, the run and the result are kept in that folder.
-    """
-    return Consolidation(teachers, aux, **settings).run(out, resume, checkpoint_every)
+    def some_batches(self, count: int = ENOUGH) -> tuple[list[Batch], int, int]:
+        """Some auxiliary images; how many were tried, and how many of them cannot be decoded, if not too many."""
+        skipped = Skipped(self.aux.name)
+        framed: list[tuple[Record, Tensor]] = []
+        tried = min(count, len(self.aux))
+        seed = self.seed if self.held else None  # a stream that is mixed first has to be read far
+        for record, image in islice(decoded(self.aux.records(seed), self.transform), tried):
+            if image is None:
+                skipped.add(record.name)
+            elif len(framed) < max(LOOKED_AT, self.schedule.batch_size):
+                framed.append((record, image))
+        skipped.check(len(skipped), tried)
+        size = self.schedule.batch_size
+        batches = [self.transform.batch(framed[start : start + size]) for start in range(0, len(framed), size)]
+        return batches, tried, len(skipped)
+
+    def pace(self, batch: Batch) -> float:
+        """Images per second of the training, timed on a batch. The student's weights are not stepped."""
+        device = pick_device()
+        self.teachers.to(device).fold()
+        self.student.to(device)
+        return images_per_second(self.task(), batch.to(device))
+
+    def estimate(self) -> Estimate:
+        """Time two steps on real images, and ask the teachers."""
+        started = time.monotonic()
+        batches, tried, broken = self.some_batches()
+        decoding = tried / (time.monotonic() - started)
+        training = self.pace(batches[0])
+        rate = training if self.held else min(training, decoding)
+        asked = within(ASKING_SECONDS, (batch.to(pick_device()) for batch in batches))
+        return Estimate(tried, broken, rate, self.teachers_alone(asked))
 
 
-def sample(feed: Feed) -> Iterable[Tensor]:
-    """Some auxiliary images from all over the set, unaugmented, in batches on the device."""
-    wanted = min(SAMPLE, feed.count)
-    with progress(wanted, "asking the teachers") as bar:
-        for batch in islice(feed.batches(seed_for(0, "sample"), 128), -(-wanted // 128)):
-            yield batch.images_N3HW.to(pick_device())
-            bar.update(len(batch))
-
-
-def answered(student: Specialist, teachers: Teachers, feed: Feed) -> Answers:
-    """Ask the student and every teacher about some images."""
-    rows = []
-    with torch.no_grad():
-        for images_N3HW in sample(feed):
-            rows.append((student.logits(images_N3HW), *teachers.each(images_N3HW)))
-    student_NT, *others = (torch.cat(parts) for parts in zip(*rows, strict=True))
-    return Answers(student_NT, build_targets(others, teachers.union, teachers.centring, teachers.scales), others)
+def within(seconds: float, batches: Iterable[Batch]) -> Iterator[Batch]:
+    """As many batches as there is time for, and one at least."""
+    started = time.monotonic()
+    for batch in batches:
+        yield batch
+        if time.monotonic() - started > seconds:
+            return

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dmc.data.opening import open_images, sample_of
+from dmc.choices import AUTO, BegunRun, Length, NetworkChoice, ProfileName
+from dmc.consolidation import Consolidation, Images
+from dmc.data.open import open_images, sample_of
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
-from dmc.defaults import AUTO, Begun, Choice, Length, ProfileName
-from dmc.plan import Images, Plan
-from dmc.specialist import Model
+from dmc.models.specialist import Model
 from dmc.tasks import others, task_of
 from dmc.tasks.base import VisionTask
 from dmc.training.schedule import Schedule
@@ -25,9 +25,9 @@ class Merger:
 
     task: VisionTask[Any]
     aux: Source
-    network: Choice
+    network: NetworkChoice
     length: Length
-    begun: Begun | None
+    begun: BegunRun | None
     settings: Mapping[str, Any]
 
     @classmethod
@@ -35,7 +35,7 @@ class Merger:
         cls,
         models: Sequence[Model],
         aux: Images,
-        begun: Begun | None,
+        begun: BegunRun | None,
         *,
         arch: str | None = None,
         size: int | None = None,
@@ -58,7 +58,7 @@ class Merger:
         network = begun.unless(arch, size, weights) if begun else student_for(task, models, images, arch, size, weights)
         return cls(task, images, network, Length(profile, minutes, schedule, changes), begun, settings)
 
-    def plan(self, teachers: Sequence[Model]) -> Plan[Any]:
+    def plan(self, teachers: Sequence[Model]) -> Consolidation[Any]:
         usual = self.task.distillation_schedules(len(self.aux), self.network.weights is not None)
         settings = {"size": self.network.size, "weights": self.network.weights, **self.settings}
         schedule = self.length.of(*usual, self.begun)
@@ -68,7 +68,7 @@ class Merger:
         """What the student sees, where it is a network like an old one."""
         return old.preprocessing if self.network.arch == old.arch else None
 
-    def timed(self, plan: Plan[Any]) -> Plan[Any]:
+    def timed(self, plan: Consolidation[Any]) -> Consolidation[Any]:
         """Give it as many passes as there is time for, and say what it will do."""
         if not self.begun:
             pace = plan.pace(plan.some_batches()[0][0])
@@ -83,7 +83,7 @@ def student_for(
     arch: str | None,
     size: int | None,
     weights: str | None,
-) -> Choice:
+) -> NetworkChoice:
     """The architecture of all teachers, or of the largest: it has to hold what all of them know."""
     named = [teacher for teacher in teachers if teacher.arch is not None]
     if arch is not None or not named:

@@ -24,7 +24,7 @@ from dmc.bench.datasets import (
     require,
 )
 from dmc.bench.readers import excluded
-from dmc.data.decode import Geometry, decode
+from dmc.data.decode import CenterCrop, decode
 from dmc.data.sources import Source
 from dmc.errors import DmcError
 from tests.conftest import Answer
@@ -171,7 +171,7 @@ def test_cub_is_cut_to_the_birds_box(tmp_path: Path) -> None:
     assert (len(train), len(test), train.classes) == (1, 1, ("001.Owl", "002.Wren"))
     assert (list(train.labels()), list(test.labels())) == ([1], [0])
     for size in (7, 4):  # made square, so that a network's central square is all of the bird and nothing else
-        assert (decode(next(train.records()), Geometry(size)) == 255).all()
+        assert (decode(next(train.records()), CenterCrop(size)) == 255).all()
 
 
 def test_birdsnap_leaves_out_the_birds_of_cub(tmp_path: Path) -> None:

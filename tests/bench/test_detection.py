@@ -17,7 +17,7 @@ from dmc.bench.detection import DetectionReproduction, load_detection_profile, l
 from dmc.errors import DmcError
 from dmc.recipes.recipe import published
 from tests.conftest import Answer
-from tests.detect.conftest import scene, write_voc
+from tests.detectors import scene, write_voc
 
 Dmc = Callable[..., Answer]
 TEN = ("aeroplane", "bicycle", "bird", "boat", "bus", "cat", "dog", "horse", "sheep", "train")

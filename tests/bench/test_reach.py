@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dmc.bench.runner import Bench
 from dmc.bench.streams import open_stream
-from dmc.data.opening import open_labeled
+from dmc.data.open import open_labeled
 from dmc.data.sources import Source
 from dmc.methods import METHODS, Learned, Lesson, Method
 from dmc.recipes.profile import load_profile

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from dmc.data.augment import pad_crop_flip
-from dmc.data.decode import Geometry, decode, decode_or_skip
+from dmc.data.decode import CenterCrop, decode, decode_or_skip
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record
 from dmc.errors import DmcError
@@ -26,28 +26,28 @@ def encoded(image: Image.Image, kind: str, **options: object) -> Record:
 def test_the_central_square_is_kept() -> None:
     pixels = np.zeros((4, 10, 3), np.uint8)
     pixels[:, 3:7, 0] = [10, 20, 30, 40]
-    square = decode(encoded(Image.fromarray(pixels), "PNG"), Geometry(4))
+    square = decode(encoded(Image.fromarray(pixels), "PNG"), CenterCrop(4))
     assert square[0, 2].tolist() == [10, 20, 30, 40]
 
 
 def test_crop_pct_takes_the_middle_of_the_square() -> None:
     pixels = np.zeros((8, 8, 3), np.uint8)
     pixels[2:6, 2:6] = 200
-    square = decode(encoded(Image.fromarray(pixels), "PNG"), Geometry(4, crop_pct=0.5))
+    square = decode(encoded(Image.fromarray(pixels), "PNG"), CenterCrop(4, crop_pct=0.5))
     assert (square == 200).all()
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1"])
 def test_every_colour_mode_becomes_rgb(mode: str) -> None:
     image = Image.new("RGB", (6, 6), (255, 255, 255)).convert(mode)
-    pixels = decode(encoded(image, "TIFF" if mode == "CMYK" else "PNG"), Geometry(4))
+    pixels = decode(encoded(image, "TIFF" if mode == "CMYK" else "PNG"), CenterCrop(4))
     assert pixels.shape == (3, 4, 4)
     assert (pixels == 255).all()
 
 
 def test_sixteen_bits_are_scaled_not_clipped() -> None:
     deep = np.array([[0, 16384], [32768, 65535]], np.uint16)
-    pixels = decode(encoded(Image.fromarray(deep), "PNG"), Geometry(2))
+    pixels = decode(encoded(Image.fromarray(deep), "PNG"), CenterCrop(2))
     assert pixels[0].tolist() == [[0, 63], [127, 255]]
 
 
@@ -56,13 +56,13 @@ def test_the_camera_orientation_is_obeyed() -> None:
     image.paste((255, 255, 255), (0, 0, 8, 4))  # white above
     exif = Image.Exif()
     exif[0x0112] = 3  # upside down
-    pixels = decode(encoded(image, "JPEG", exif=exif, quality=95), Geometry(8))
+    pixels = decode(encoded(image, "JPEG", exif=exif, quality=95), CenterCrop(8))
     assert pixels[0, 1, 4] < 50 < 200 < pixels[0, 6, 4]
 
 
 def test_large_jpegs_are_reduced_while_decoding() -> None:
     image = Image.effect_mandelbrot((1024, 1024), (-2, -1.5, 1, 1.5), 50).convert("RGB")
-    reduced = decode(encoded(image, "JPEG", quality=95), Geometry(32))
+    reduced = decode(encoded(image, "JPEG", quality=95), CenterCrop(32))
     exact = torch.from_numpy(np.array(image.resize((32, 32), Image.Resampling.BILINEAR))).permute(2, 0, 1)
     assert (reduced.float() - exact.float()).abs().mean() < 3
 
@@ -73,7 +73,7 @@ def test_what_is_no_image_is_none(tmp_path: Path) -> None:
     for content in (b"", b"not an image", good[: len(good) // 2]):
         path = tmp_path / "bad.png"
         path.write_bytes(content)
-        assert decode_or_skip(Record(path, -1, "bad"), Geometry(8)) is None
+        assert decode_or_skip(Record(path, -1, "bad"), CenterCrop(8)) is None
 
 
 def test_preprocessing_normalises_each_channel() -> None:

@@ -17,8 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from dmc.data.decode import Geometry, decode, decode_or_skip
-from dmc.data.opening import open_images, open_labeled, sample_of
+from dmc.data.decode import CenterCrop, decode, decode_or_skip
+from dmc.data.open import open_images, open_labeled, sample_of
 from dmc.data.sources import ArrayImages, JoinedImages, Record, Source, Unlabeled, buffer_shuffled
 from dmc.errors import DmcError
 from tests.conftest import write_images
@@ -34,7 +34,7 @@ def values(source: Source, seed: int | None = None) -> list[int]:
     """The grey value of each image, which is how these tests tell images apart."""
     found = []
     for record in source.records(seed):
-        found.append(int(decode(record, Geometry(4))[0, 0, 0]))
+        found.append(int(decode(record, CenterCrop(4))[0, 0, 0]))
     return found
 
 
@@ -87,10 +87,10 @@ def test_a_folder_of_parquet_shards_is_one_unlabeled_source(tmp_path: Path) -> N
     assert values(source) == list(range(12))
     assert sorted(values(source, seed=1)) == list(range(12))
     assert values(source, seed=1) != list(range(12))
-    names = {decode(r, Geometry(4))[0, 0, 0].item(): r.name for r in source.records()}
+    names = {decode(r, CenterCrop(4))[0, 0, 0].item(): r.name for r in source.records()}
     assert len(set(names.values())) == 12
     for record in source.records(seed=2):  # an image has one name, in whatever order the files are read
-        assert record.name == names[decode(record, Geometry(4))[0, 0, 0].item()]
+        assert record.name == names[decode(record, CenterCrop(4))[0, 0, 0].item()]
     with pytest.raises(DmcError, match="holds 3 files: name one"):
         open_labeled(tmp_path)
     assert len(open_labeled(f"{tmp_path}/part-*.parquet")) == 12
@@ -319,7 +319,7 @@ def test_rows_without_an_image_are_undecodable_and_rows_without_a_class_are_name
     table = pa.table({"image": [png(1), None], "label": ["a", "a"]})
     pq.write_table(table, tmp_path / "hole.parquet")
     records = list(open_labeled(tmp_path / "hole.parquet").records())
-    assert [decode_or_skip(r, Geometry(4)) is None for r in records] == [False, True]
+    assert [decode_or_skip(r, CenterCrop(4)) is None for r in records] == [False, True]
     pq.write_table(pa.table({"image": [png(1), png(2)], "label": ["a", None]}), tmp_path / "null.parquet")
     with pytest.raises(DmcError, match=r"null\.parquet\[1\]: column 'label' holds None"):
         list(open_labeled(tmp_path / "null.parquet").records())
@@ -413,5 +413,5 @@ def test_real_cifar100_is_complete(real_data: Path) -> None:
 def test_real_coco_shards_are_read(real_data: Path) -> None:
     source = open_images(f"{real_data}/aux/coco/coco-*.tar")
     assert len(source) == 1200
-    pixels = decode(next(source.records()), Geometry(32))
+    pixels = decode(next(source.records()), CenterCrop(32))
     assert pixels.shape == (3, 32, 32)

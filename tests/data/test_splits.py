@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dmc.data.opening import open_labeled, open_with_held_out
+from dmc.data.open import open_labeled, open_with_held_out
 from dmc.data.sources import ArrayImages, share_held_out
 from dmc.data.splits import find_split
 from dmc.errors import DmcError

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from dmc.distill.folding import NORMS, folded
+from dmc.models.architectures import create
 from dmc.models.blueprint import create_detector
-from dmc.models.build import create
 
 
 def with_statistics(module: nn.Module) -> nn.Module:

@@ -22,7 +22,7 @@ from dmc.methods.mas import MAS
 from dmc.methods.rewc import REWC, RotatedPenalty, Rotation, rotations_of
 from dmc.methods.rwalk import RWalk, WalkTracker
 from dmc.methods.si import SI, PathTracker
-from dmc.specialist import Specialist
+from dmc.models.specialist import Specialist
 from dmc.training.schedule import Schedule
 from tests.conftest import tiny
 from tests.methods.conftest import lesson

@@ -24,7 +24,7 @@ from dmc.methods.fixed_representation import FixedRepresentation
 from dmc.methods.icarl import ICaRL, NearestMean, SigmoidDistillation
 from dmc.methods.inference_twice import InferenceTwice
 from dmc.methods.lwf import LwF, WithoutForgetting
-from dmc.specialist import Specialist
+from dmc.models.specialist import Specialist
 from dmc.training.schedule import Schedule
 from tests.conftest import tiny
 from tests.methods.conftest import lesson

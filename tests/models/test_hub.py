@@ -16,8 +16,8 @@ import dmc as library
 from dmc.errors import DmcError
 from dmc.models.blueprint import create_detector
 from tests.conftest import Answer
+from tests.models.test_specialist import fill_hub_cache
 from tests.test_cli import bad
-from tests.test_specialist import fill_hub_cache
 
 Dmc = Callable[..., Answer]
 NOWHERE = "http://127.0.0.1:9"  # nothing listens there

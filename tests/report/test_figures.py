@@ -15,9 +15,9 @@ from matplotlib.text import Annotation, Text
 from PIL import Image
 
 from dmc.bench.digits import digits
-from dmc.demo import Row
+from dmc.demos.classification import Row
 from dmc.methods import METHODS
-from dmc.report import demo
+from dmc.report import classification_demo as demo
 from dmc.report.bench import draw_curves
 from dmc.report.figures import (
     LOOKS,

@@ -15,14 +15,14 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
-from dmc.consolidation import Distillation, consolidate
 from dmc.data.batch import Batch
-from dmc.data.decode import Geometry
-from dmc.data.feed import open_feed
-from dmc.data.opening import open_images
+from dmc.data.decode import CenterCrop
+from dmc.data.loader import open_loader
+from dmc.data.open import open_images
 from dmc.errors import DmcError
-from dmc.training.loop import Task, fit
-from dmc.training.run import Run
+from dmc.tasks.classifier_consolidation import Distillation, consolidate
+from dmc.training.loop import Objective, fit
+from dmc.training.run_folder import Run
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
 from tests.conftest import tiny, write_images
 
@@ -76,7 +76,7 @@ def test_one_cycle_rises_to_the_peak_and_ends_near_zero() -> None:
 Losses = dict[str, Tensor]
 
 
-class Regression(Task):
+class Regression(Objective):
     """A task whose result can be worked out by hand: a weight that should become the mean pixel."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Regression(Task):
 
 
 def test_a_step_is_sgd_with_momentum_and_weight_decay(tmp_path: Path) -> None:
-    images = open_feed(open_images(write_images(tmp_path / "i", 1)), Geometry(16))
+    images = open_loader(open_images(write_images(tmp_path / "i", 1)), CenterCrop(16))
     images.images_N3HW[:] = 255  # type: ignore[attr-defined]
     task = Regression()
     schedule = Schedule(epochs=2, lr=0.1, drops=(), momentum=0.5, weight_decay=0.1, pad=0)
@@ -107,7 +107,7 @@ def test_a_step_is_sgd_with_momentum_and_weight_decay(tmp_path: Path) -> None:
 
 
 def test_a_gradient_that_is_too_long_is_shortened(tmp_path: Path) -> None:
-    images = open_feed(open_images(write_images(tmp_path / "i", 1)), Geometry(16))
+    images = open_loader(open_images(write_images(tmp_path / "i", 1)), CenterCrop(16))
     images.images_N3HW[:] = 255  # type: ignore[attr-defined]
     task = Regression()
     schedule = Schedule(epochs=2, lr=0.5, drops=(), momentum=0, weight_decay=0, pad=0, clip=1.5)
@@ -118,7 +118,7 @@ def test_a_gradient_that_is_too_long_is_shortened(tmp_path: Path) -> None:
 
 
 def test_the_rate_of_the_schedule_is_the_rate_of_the_step(tmp_path: Path) -> None:
-    images = open_feed(open_images(write_images(tmp_path / "i", 1)), Geometry(16))
+    images = open_loader(open_images(write_images(tmp_path / "i", 1)), CenterCrop(16))
     images.images_N3HW[:] = 255  # type: ignore[attr-defined]
     task = Regression()
     schedule = Schedule(epochs=2, lr=0.1, drops=(0.5,), momentum=0, weight_decay=0, pad=0)
@@ -129,7 +129,7 @@ def test_the_rate_of_the_schedule_is_the_rate_of_the_step(tmp_path: Path) -> Non
 
 
 def test_every_step_sees_the_images_augmented_anew(tmp_path: Path) -> None:
-    feed = open_feed(open_images(write_images(tmp_path / "i", 1)), Geometry(16))
+    loader = open_loader(open_images(write_images(tmp_path / "i", 1)), CenterCrop(16))
     seen = []
 
     class Recording(Regression):
@@ -138,7 +138,7 @@ def test_every_step_sees_the_images_augmented_anew(tmp_path: Path) -> None:
             return super().losses(batch)
 
     with Run(None, {}) as run:
-        fit(Recording(), feed, Schedule(epochs=6), run, seed=0, what="test")
+        fit(Recording(), loader, Schedule(epochs=6), run, seed=0, what="test")
     assert len({pixels.numpy().tobytes() for pixels in seen}) == 6
 
 
@@ -311,12 +311,12 @@ class Diverging(Regression):
 
 
 def test_divergence_stops_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
-    feed = open_feed(open_images(write_images(tmp_path / "i", 4)), Geometry(16))
+    loader = open_loader(open_images(write_images(tmp_path / "i", 4)), CenterCrop(16))
     with (
         pytest.raises(DmcError, match="diverged: loss is not finite at step 3"),
         Run(tmp_path / "run", {}, checkpoint_every=0) as run,
     ):
-        fit(Diverging(), feed, Schedule(epochs=5), run, seed=0, what="test")
+        fit(Diverging(), loader, Schedule(epochs=5), run, seed=0, what="test")
     state = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
     assert state["position"]["step"] == 2
     assert torch.isfinite(state["module"]["weight"]).all()
@@ -324,17 +324,17 @@ def test_divergence_stops_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> 
 
 def test_statistics_that_are_not_finite_are_a_divergence_too(tmp_path: Path) -> None:
     """A rate so large that batch norm's variance overflows can leave loss and weights finite."""
-    feed = open_feed(open_images(write_images(tmp_path / "i", 4)), Geometry(16))
+    loader = open_loader(open_images(write_images(tmp_path / "i", 4)), CenterCrop(16))
     task = Regression()
     task.module.register_buffer("running_var", torch.tensor(float("inf")))
     with pytest.raises(DmcError, match="diverged: a weight is not finite"), Run(tmp_path / "run", {}) as run:
-        fit(task, feed, Schedule(epochs=1), run, seed=0, what="test")
+        fit(task, loader, Schedule(epochs=1), run, seed=0, what="test")
 
 
 def test_training_leaves_the_callers_random_numbers_alone(tmp_path: Path) -> None:
-    feed = open_feed(open_images(write_images(tmp_path / "i", 4)), Geometry(16))
+    loader = open_loader(open_images(write_images(tmp_path / "i", 4)), CenterCrop(16))
     task = Regression()
     before = torch.random.get_rng_state()
     with Run(None, {}) as run:
-        fit(task, feed, Schedule(epochs=2), run, seed=0, what="test")
+        fit(task, loader, Schedule(epochs=2), run, seed=0, what="test")
     assert torch.equal(torch.random.get_rng_state(), before)

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import dmc
-from dmc.training.run import Position
+from dmc.training.run_folder import Position
 from dmc.training.stopping import Stopped
 from tests.conftest import tiny, write_images
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from dmc.data.annotations import read_coco
 from dmc.data.sources import UNLABELED, Record, Source, permuted
-from dmc.detect.annotations import read_coco
 from dmc.errors import DmcError
 
 VOC = (

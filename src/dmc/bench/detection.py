@@ -25,20 +25,21 @@ from pydantic import BaseModel, ConfigDict, Field
 from dmc.bench import datasets
 from dmc.bench.coco import with_other_objects, without_voc_objects
 from dmc.bench.datasets import open_dataset_folder
-from dmc.data.opening import open_images
+from dmc.data.annotations import DetectionImages, open_annotated
+from dmc.data.open import open_images
 from dmc.data.sources import Source, sampled
-from dmc.detect import baselines, training
-from dmc.detect.annotations import Scenery, open_scenes
-from dmc.detect.consolidation import consolidate
-from dmc.detect.detector import Detector
-from dmc.detect.evaluation import evaluate
-from dmc.detect.teachers import DetectorTeachers
+from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.distill.targets import Centring
 from dmc.errors import DmcError, require_known
+from dmc.evaluation.detection import evaluate
 from dmc.files import digest, settle, without_nan, write_text
+from dmc.methods import adapted_shmelkov as baselines
+from dmc.models.detector import Detector
 from dmc.recipes.profile import read_recipes
 from dmc.recipes.recipe import published
-from dmc.training.run import made
+from dmc.tasks.detector_consolidation import consolidate
+from dmc.training import detection as training
+from dmc.training.run_folder import made
 from dmc.training.schedule import DETECTION, Schedule
 
 Kind = Literal["old", "new", "oracle", "finetuning", "shmelkov", "inference-twice", "dmc"]
@@ -160,11 +161,11 @@ class DetectionBench:
         asked = {"profile": self.profile.differences, "old": self.old, "new": self.new, "new_epochs": self.new_epochs}
         settle(self.folder, asked)
 
-    def data(self) -> tuple[Scenery, Scenery]:
+    def data(self) -> tuple[DetectionImages, DetectionImages]:
         """Training and test scenes with all of the split's classes."""
         folder, train, test = open_dataset_folder(self.profile.data, self.data_root)
         names = [*self.old, *self.new]
-        scenes = open_scenes(f"{folder},split={train}"), open_scenes(f"{folder},split={test}")
+        scenes = open_annotated(f"{folder},split={train}"), open_annotated(f"{folder},split={test}")
         absent = [name for name in names if name not in scenes[0].classes]
         if absent:
             raise DmcError(f"{folder} has no object of class {absent[0]!r}")
@@ -208,7 +209,7 @@ class DetectionBench:
     def _parts(self) -> dict[str, tuple[str, ...]]:
         return {"old": self.old, "new": self.new, "all": self.old + self.new}
 
-    def _model(self, row: RowPlan, train: Scenery) -> Detector | DetectorTeachers:
+    def _model(self, row: RowPlan, train: DetectionImages) -> Detector | DetectorTeachers:
         if row.kind == "oracle":
             return self._trained(train, self.profile.arch, self.profile.weights, self.profile.training)
         if row.kind == "new":
@@ -242,11 +243,11 @@ class DetectionBench:
     def _on_new(self) -> Schedule:
         return longer(self.profile.training, self.new_epochs)
 
-    def _new(self, row: RowPlan, train: Scenery) -> Detector:
+    def _new(self, row: RowPlan, train: DetectionImages) -> Detector:
         arch, weights = row.new_arch or self.profile.arch, row.weights or self.profile.weights
         return self._trained(train.keep(self.new), arch, weights, self._on_new)
 
-    def _trained(self, scenes: Scenery, arch: str, weights: str, schedule: Schedule) -> Detector:
+    def _trained(self, scenes: DetectionImages, arch: str, weights: str, schedule: Schedule) -> Detector:
         kind = digest([arch, weights, scenes.classes, schedule.epochs])
         return training.train(
             scenes,

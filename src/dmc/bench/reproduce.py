@@ -12,13 +12,13 @@ import numpy as np
 
 from dmc.bench import datasets, streams
 from dmc.bench.detection import DetectionReproduction, load_detection_profile, load_detection_recipes
-from dmc.bench.metrics import Matrix
 from dmc.bench.runner import Bench, confusion
 from dmc.bench.summary import collected, mean_std, summary
 from dmc.errors import DmcError, require_known
 from dmc.files import digest
-from dmc.loading import load
 from dmc.methods import Method, method_named
+from dmc.metrics.incremental import Matrix
+from dmc.models.load import load
 from dmc.recipes.profile import Profile, load_profile
 from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, load_recipes, parsed_variants, published
 

@@ -26,20 +26,20 @@ from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 from dmc.bench.datasets import require
-from dmc.bench.metrics import Matrix, StreamScores, scores
 from dmc.bench.streams import ClassStream, Groups, members, needed_data, open_stream, validation
 from dmc.classes import counted
 from dmc.data.sources import ListedImages, Source
 from dmc.device import pick_device
 from dmc.errors import DmcError, first_line
-from dmc.evaluation import Classifier, answers
+from dmc.evaluation.classification import Classifier, answers
 from dmc.files import replacing, settle, write_text
 from dmc.methods import METHODS, Learned, Lesson, Method
 from dmc.methods.importance import ImportanceMethod, Regularised, Tracker
+from dmc.metrics.incremental import Matrix, StreamScores, scores
+from dmc.models.specialist import Specialist
 from dmc.recipes.profile import Profile, strength_for
 from dmc.seeds import seed_for
-from dmc.specialist import Specialist
-from dmc.training.run import made
+from dmc.training.run_folder import made
 from dmc.training.supervised import fit_labeled
 
 MADE, GROUPS = "made.json", "groups.json"

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dmc.bench.metrics import StreamScores
 from dmc.bench.runner import Bench
+from dmc.metrics.incremental import StreamScores
 
 Spread = dict[str, float | None]  # mean and std
 

@@ -45,7 +45,7 @@ class DecodeError(DmcError):
         self.reason = reason
 
 
-class Framing(Protocol):
+class Transform(Protocol):
     """What an image becomes before it is batched."""
 
     @property
@@ -62,7 +62,7 @@ class Framing(Protocol):
 
 
 @dataclass(frozen=True)
-class Geometry:
+class CenterCrop:
     """The square that an image becomes: its central part, resized."""
 
     size: int
@@ -122,11 +122,11 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
     return (image.height, image.width) if lies_down else image.size
 
 
-def decode(record: Record, framing: Framing) -> Tensor:
+def decode(record: Record, transform: Transform) -> Tensor:
     """uint8 pixels."""
     try:
         with opened(record) as image:
-            return framing(image)
+            return transform(image)
     except UnidentifiedImageError:
         raise DecodeError(record.name, "it is not an image") from None
     except Exception as error:  # broken files make PIL raise anything from SyntaxError to struct.error
@@ -142,10 +142,10 @@ def or_reason(ask: Callable[[], T]) -> T | DecodeError:
         return error
 
 
-def decode_or_skip(record: Record, framing: Framing) -> Tensor | None:
+def decode_or_skip(record: Record, transform: Transform) -> Tensor | None:
     """None where the file is not an image that can be read."""
     try:
-        return decode(record, framing)
+        return decode(record, transform)
     except DmcError:
         return None
 
@@ -172,13 +172,13 @@ class Skipped:
             )
 
 
-def decoded(records: Iterable[Record], framing: Framing) -> Iterator[tuple[Record, Tensor | None]]:
+def decoded(records: Iterable[Record], transform: Transform) -> Iterator[tuple[Record, Tensor | None]]:
     """Decode on all cores, in order, with a bounded number of images under way."""
     workers = torch.get_num_threads()  # heeds what the user allows
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[tuple[Record, Future[Tensor | None]]] = deque()
         for record in records:
-            pending.append((record, pool.submit(partial(decode_or_skip, record, framing))))
+            pending.append((record, pool.submit(partial(decode_or_skip, record, transform))))
             if len(pending) > 16 * workers:
                 first, future = pending.popleft()
                 yield first, future.result()

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from dmc.classes import Classes, ClassUnion
-from dmc.data.decode import Geometry
+from dmc.data.decode import CenterCrop
 from dmc.distill.balance import balancing_factors, drowned, fair_shares, win_shares
 from dmc.distill.folding import folded
 from dmc.distill.targets import Centring, build_targets, centred
 from dmc.errors import DmcError, require_one_of
-from dmc.specialist import AnyModel, Specialist
+from dmc.models.specialist import AnyModel, Specialist
 
 Scale = Literal["none", "pool-std", "balanced", "auto"]
 # The standard deviation of logits that `balanced` gives targets: that of specialists which fit their images. With 1 a
@@ -83,9 +83,9 @@ class Teachers(TeacherGroup[Specialist]):
         self.scales: list[float] | None = None
 
     @property
-    def geometry(self) -> Geometry:
+    def transform(self) -> CenterCrop:
         """The whole central square at the largest size that any of them wants."""
-        return Geometry(max(s.preprocessing.size for s in self.specialists))
+        return CenterCrop(max(s.preprocessing.size for s in self.specialists))
 
     def each(self, images_N3HW: Tensor) -> list[Tensor]:
         """Every teacher's own logits, each through its own preprocessing."""

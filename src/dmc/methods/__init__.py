@@ -20,7 +20,7 @@ from dmc.methods.oracle import Oracle
 from dmc.methods.rewc import REWC
 from dmc.methods.rwalk import RWalk
 from dmc.methods.si import SI
-from dmc.userfile import blaming, run_file
+from dmc.user_code import blaming, run_file
 
 __all__ = ["METHODS", "Learned", "Lesson", "Method", "method_named", "methods_named", "title_of"]
 

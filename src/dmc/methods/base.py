@@ -18,11 +18,11 @@ from torch import Tensor
 
 from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
-from dmc.evaluation import Classifier
+from dmc.evaluation.classification import Classifier
 from dmc.files import replacing, write_text
-from dmc.loading import load
+from dmc.models.load import load
+from dmc.models.specialist import Specialist
 from dmc.recipes.profile import Profile
-from dmc.specialist import Specialist
 from dmc.training.supervised import Supervised, fit_labeled, train
 
 

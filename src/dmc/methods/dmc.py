@@ -6,9 +6,9 @@ both: their target is the mean of the two (appendix, "... models with common cla
 
 from __future__ import annotations
 
-from dmc.consolidation import consolidate
+from dmc.consolidation import HELD_OUT
 from dmc.methods.base import Learned, Lesson, Method, specialist_for
-from dmc.plan import HELD_OUT
+from dmc.tasks.classifier_consolidation import consolidate
 
 
 class DMC(Method):

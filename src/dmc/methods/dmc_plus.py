@@ -12,7 +12,7 @@ from torch import Tensor
 from dmc.methods import exemplars
 from dmc.methods.base import Learned, Lesson
 from dmc.methods.dmc import DMC
-from dmc.specialist import Specialist
+from dmc.models.specialist import Specialist
 from dmc.training.schedule import Schedule
 from dmc.training.supervised import fit_labeled
 

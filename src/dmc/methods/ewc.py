@@ -16,8 +16,8 @@ from torch import Tensor
 from dmc.data.sources import Source
 from dmc.methods.base import Learned, Lesson
 from dmc.methods.importance import ImportanceMethod, Weights, added_up, mean_over_images
+from dmc.models.specialist import Specialist
 from dmc.seeds import seed_for
-from dmc.specialist import Specialist
 
 
 def likelihood_of_a_draw(model: Specialist, data: Source) -> Callable[[Tensor], Tensor]:

@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dmc.data.feed import open_feed
+from dmc.data.loader import open_loader
 from dmc.data.sources import ArrayImages, Source
+from dmc.models.specialist import Specialist
 from dmc.seeds import seed_for
-from dmc.specialist import Specialist
 
 PREFIX = "exemplars."
 BUDGET = 2000  # K, as in iCaRL and in the paper
@@ -35,7 +35,7 @@ def as_source(kept: Mapping[str, Tensor]) -> Source:
 
 def by_class(data: Source, model: Specialist) -> dict[str, Tensor]:
     """All images of each class, at the model's size."""
-    batches = list(open_feed(data, model.geometry).in_order(256))
+    batches = list(open_loader(data, model.transform).in_order(256))
     images_N3HW = torch.cat([batch.images_N3HW for batch in batches])
     labels_N = torch.cat([batch.labels_N for batch in batches])
     return {name: images_N3HW[labels_N == label] for label, name in enumerate(data.classes)}

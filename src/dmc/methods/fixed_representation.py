@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dmc.data.batch import Batch
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
-from dmc.specialist import Specialist
+from dmc.models.specialist import Specialist
 from dmc.training.supervised import Supervised
 
 

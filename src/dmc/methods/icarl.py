@@ -16,13 +16,13 @@ from torch import Tensor
 
 from dmc.classes import Classes
 from dmc.data.batch import Batch
-from dmc.data.decode import Geometry
+from dmc.data.decode import CenterCrop
 from dmc.data.sources import JoinedImages
 from dmc.device import pick_device
-from dmc.evaluation import Classifier
+from dmc.evaluation.classification import Classifier
 from dmc.methods import exemplars
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
-from dmc.specialist import Specialist
+from dmc.models.specialist import Specialist
 from dmc.training.supervised import Supervised
 
 
@@ -52,8 +52,8 @@ class NearestMean:
         self.means_TD = F.normalize(torch.stack(means))
 
     @property
-    def geometry(self) -> Geometry:
-        return self.model.geometry
+    def transform(self) -> CenterCrop:
+        return self.model.transform
 
     def to(self, device: torch.device) -> NearestMean:
         self.model.to(device)

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from dmc.data.batch import Batch
-from dmc.data.feed import open_feed
+from dmc.data.loader import open_loader
 from dmc.data.sources import Source
 from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
-from dmc.specialist import Specialist
+from dmc.models.specialist import Specialist
 from dmc.training.schedule import Schedule
 from dmc.training.supervised import Supervised
 
@@ -193,7 +193,7 @@ def mean_over_images(
     count = 0
     specialist.module.eval()
     at_once = max(1, min(32, GRADIENTS_AT_ONCE // specialist.parameter_count))
-    for batch in open_feed(data, specialist.geometry).in_order(at_once):
+    for batch in open_loader(data, specialist.transform).in_order(at_once):
         found = gradient(parameters, specialist.preprocessing(batch.images_N3HW.to(specialist.device)))
         for name, gradient_N in found.items():
             total[name] += measure(name, gradient_N).sum(dim=0)

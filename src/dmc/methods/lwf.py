@@ -16,7 +16,7 @@ from dmc.data.batch import Batch
 from dmc.device import pick_device
 from dmc.distill.losses import kd
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
-from dmc.specialist import Specialist
+from dmc.models.specialist import Specialist
 from dmc.training.supervised import Supervised
 
 TEMPERATURE = 2.0

@@ -16,13 +16,13 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from dmc.data.feed import open_feed
+from dmc.data.loader import open_loader
 from dmc.data.sources import Source
 from dmc.methods.base import Learned, Lesson
 from dmc.methods.ewc import EWC, likelihood_of_a_draw
 from dmc.methods.importance import Penalty, Weights, mean_over_images, stiffest, under
+from dmc.models.specialist import Specialist
 from dmc.seeds import seed_for
-from dmc.specialist import Specialist
 
 WIDEST = 4608  # inputs or outputs; the eigenvectors of a wider layer would take minutes
 
@@ -112,7 +112,7 @@ def rotations_of(specialist: Specialist, data: Source) -> dict[str, Rotation]:
     handles = [watch(name, layer) for name, layer in layers.items()]
     specialist.module.eval()
     drawn = likelihood_of_a_draw(specialist, data)
-    for batch in open_feed(data, specialist.geometry).in_order(32):
+    for batch in open_loader(data, specialist.transform).in_order(32):
         logits_NK = specialist.logits(batch.images_N3HW.to(specialist.device))
         torch.func.vmap(drawn, randomness="different")(logits_NK).sum().backward()  # type: ignore[no-untyped-call]
     specialist.module.zero_grad()

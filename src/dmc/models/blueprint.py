@@ -28,9 +28,9 @@ from torchvision.models.detection.ssd import SSDFeatureExtractorVGG
 from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelP6P7
 
 from dmc.errors import DmcError, first_line
-from dmc.models.factory import is_factory
 from dmc.models.hub import downloading, quiet
 from dmc.models.one_stage import STRIDES, EvenAnchors, FcosDetector, RetinaNetDetector, SsdDetector
+from dmc.models.user_network import is_factory
 from dmc.models.weights import begin_from, fetched, read_weights
 from dmc.specs import split_spec
 

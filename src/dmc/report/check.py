@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from dmc.classes import counted
-from dmc.plan import Plan
+from dmc.consolidation import Consolidation
 from dmc.progress import duration
 
 
-def findings(plan: Plan[Any]) -> dict[str, Any]:
+def findings(plan: Consolidation[Any]) -> dict[str, Any]:
     """Measures two steps on real images; writes nothing."""
     estimate = plan.estimate()
     passes = plan.schedule.epochs
@@ -26,7 +26,7 @@ def findings(plan: Plan[Any]) -> dict[str, Any]:
         "aux": {
             "name": plan.aux.name,
             "images": len(plan.aux),
-            "size": plan.framing.size,
+            "size": plan.transform.size,
             "held_in_memory": plan.held,
             "tried": estimate.tried,
             "undecodable": estimate.undecodable,

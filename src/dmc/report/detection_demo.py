@@ -9,19 +9,19 @@ from pathlib import Path
 
 from PIL import Image
 
+from dmc.data.annotations import DetectionImages
 from dmc.data.decode import opened
 from dmc.data.sources import Record
-from dmc.detect.annotations import Scenery
-from dmc.detect.detector import Detector
-from dmc.detect.drawing import boxed
-from dmc.detect.evaluation import sightings
+from dmc.evaluation.detection import sightings
+from dmc.models.detector import Detector
+from dmc.report.drawing import boxed
 from dmc.report.figures import FONT, new_figure, save
 
 SHOWN, LEAST = 8, 0.4
 INCHES, ENLARGED = 1.55, 4
 
 
-def contact_sheet(models: Mapping[str, Detector], scenes: Scenery, path: Path) -> None:
+def contact_sheet(models: Mapping[str, Detector], scenes: DetectionImages, path: Path) -> None:
     """One row for each model, one column for each scene; a box has the colour of the answer."""
     records = list(islice(scenes.records(seed=3), SHOWN))
     figure, plots = new_figure(rows=len(models), columns=SHOWN, size=(INCHES, INCHES))

@@ -9,17 +9,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dmc import evaluation
 from dmc.data.decode import DecodeError, or_reason
 from dmc.data.pictures import pictures
-from dmc.detect import evaluation as detection
-from dmc.detect.detector import Detector
-from dmc.detect.drawing import drawn
-from dmc.detect.evaluation import DetectionEvaluation
 from dmc.errors import DmcError
-from dmc.evaluation import Evaluation
+from dmc.evaluation import classification as evaluation
+from dmc.evaluation import detection as detection
+from dmc.evaluation.classification import Evaluation
+from dmc.evaluation.detection import DetectionEvaluation
 from dmc.files import without_nan
-from dmc.specialist import Specialist
+from dmc.models.detector import Detector
+from dmc.models.specialist import Specialist
+from dmc.report.drawing import drawn
 
 
 class Shown(NamedTuple):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-Made = Mapping[str, Any]  # what `dmc.training.run.made` gives
+Made = Mapping[str, Any]  # what `dmc.training.run_folder.made` gives
 
 
 def caution(profile: str) -> str:

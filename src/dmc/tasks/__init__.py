@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dmc.detect.detector import Detector
 from dmc.errors import DmcError
-from dmc.specialist import Model
+from dmc.models.detector import Detector
+from dmc.models.specialist import Model
 from dmc.tasks.base import Place, VisionTask
 from dmc.tasks.classification import Classification
 from dmc.tasks.detection import Detection

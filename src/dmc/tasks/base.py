@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic
 
+from dmc.choices import NetworkChoice
+from dmc.consolidation import Consolidation
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
-from dmc.defaults import Choice
 from dmc.errors import DmcError
-from dmc.plan import Plan
-from dmc.specialist import AnyModel, Output
-from dmc.training.exam import Exam
-from dmc.training.loop import Task
+from dmc.models.specialist import AnyModel, Output
+from dmc.training.held_out import HeldOut
+from dmc.training.loop import Objective
 from dmc.training.schedule import Schedule
 
 Place = str | Path | Source  # labeled data, or where it is
@@ -40,21 +40,21 @@ class VisionTask(ABC, Generic[AnyModel]):
         """Whether labeled data is for this kind, as far as can be told without reading it."""
 
     @abstractmethod
-    def open_labeled(self, data: Place, val: Place | None, keep: Names) -> tuple[Source, Exam[AnyModel]]:
+    def open_labeled(self, data: Place, val: Place | None, keep: Names) -> tuple[Source, HeldOut[AnyModel]]:
         """What to train on, and what to test on when that is done."""
 
     @abstractmethod
-    def network_for(self, images: Source, arch: str | None, size: int | None, weights: str | None) -> Choice:
+    def network_for(self, images: Source, arch: str | None, size: int | None, weights: str | None) -> NetworkChoice:
         """A network that suits the images, where none is named."""
 
     @abstractmethod
     def untrained(
-        self, source: Source, network: Choice, like: Preprocessing | None, output: Output | None, seed: int
+        self, source: Source, network: NetworkChoice, like: Preprocessing | None, output: Output | None, seed: int
     ) -> AnyModel:
         """A network for the classes of labeled data. It has learned nothing yet, and sees what `like` says."""
 
     @abstractmethod
-    def supervised(self, model: AnyModel, classes: Sequence[str]) -> Task:
+    def supervised(self, model: AnyModel, classes: Sequence[str]) -> Objective:
         """Training on labels of these classes."""
 
     @abstractmethod
@@ -66,7 +66,7 @@ class VisionTask(ABC, Generic[AnyModel]):
         """The same for consolidation."""
 
     @abstractmethod
-    def plan(self, teachers: Sequence[AnyModel], aux: Source, **settings: Any) -> Plan[AnyModel]:
+    def plan(self, teachers: Sequence[AnyModel], aux: Source, **settings: Any) -> Consolidation[AnyModel]:
         """A consolidation, verified and ready to run."""
 
     def refuse(self, settings: Iterable[str], others: Sequence[VisionTask[Any]]) -> None:

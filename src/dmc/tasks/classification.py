@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dmc import evaluation
-from dmc.consolidation import PAPER_FORM, Consolidation
-from dmc.data.opening import open_labeled, open_with_held_out
+from dmc.choices import NetworkChoice, batch_size, clamped, pretrained, shorter_side
+from dmc.data.open import open_labeled, open_with_held_out
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source, share_held_out
-from dmc.defaults import Choice, batch_size, clamped, pretrained, shorter_side
 from dmc.device import pick_device
+from dmc.evaluation import classification as evaluation
 from dmc.models.blueprint import is_detector
-from dmc.specialist import Output, Specialist
+from dmc.models.specialist import Output, Specialist
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
-from dmc.training.exam import Exam, shown_in
-from dmc.training.loop import Task
+from dmc.tasks.classifier_consolidation import PAPER_FORM, ClassifierConsolidation
+from dmc.training.held_out import HeldOut, shown_in
+from dmc.training.loop import Objective
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
 from dmc.training.supervised import Supervised, specialist_for
 
@@ -34,38 +34,38 @@ class Classification(VisionTask[Specialist]):
     def is_labeled(self, data: Place) -> bool:
         return True
 
-    def open_labeled(self, data: Place, val: Place | None, keep: Names) -> tuple[Source, Exam[Specialist]]:
+    def open_labeled(self, data: Place, val: Place | None, keep: Names) -> tuple[Source, HeldOut[Specialist]]:
         """`auto` tests on what lies beside the data, or on a share of it."""
         source, beside = open_with_held_out(data)
         if keep is not None:
             source = source.keep(keep)
         if val == "auto" and beside is None:
             source, held_out = share_held_out(source)
-            return source, Exam(held_out, "accuracy", _accuracy)
+            return source, HeldOut(held_out, "accuracy", _accuracy)
         if val is None or val in NOTHING:
-            return source, Exam(None, "accuracy", _accuracy)
+            return source, HeldOut(None, "accuracy", _accuracy)
         held_out = beside if beside and val == "auto" else open_labeled(val)
         shown = shown_in(held_out, source, keep)
-        return source, Exam(held_out if keep is None else held_out.keep(shown), "accuracy", _accuracy)
+        return source, HeldOut(held_out if keep is None else held_out.keep(shown), "accuracy", _accuracy)
 
-    def network_for(self, images: Source, arch: str | None, size: int | None, weights: str | None) -> Choice:
+    def network_for(self, images: Source, arch: str | None, size: int | None, weights: str | None) -> NetworkChoice:
         """A CIFAR ResNet for small images, else ResNet-18."""
         if arch is not None:
-            return Choice(arch, size, pretrained(arch, size, weights), "as asked")
+            return NetworkChoice(arch, size, pretrained(arch, size, weights), "as asked")
         side = shorter_side(images)
         if side <= SMALL_SIDE:
             arch, size = "cifar_resnet32", size or (32 if side >= 24 else max(8, side))
         else:  # 224 pixels, as ImageNet's networks have it; fewer where the images, or the time of a CPU, have no more
             most = 128 if pick_device().type == "cpu" else 224
             arch, size = "resnet18", size or min(most, max(64, side // 32 * 32))
-        return Choice(arch, size, pretrained(arch, size, weights), f"images of about {side} pixels")
+        return NetworkChoice(arch, size, pretrained(arch, size, weights), f"images of about {side} pixels")
 
     def untrained(
-        self, source: Source, network: Choice, like: Preprocessing | None, output: Output | None, seed: int
+        self, source: Source, network: NetworkChoice, like: Preprocessing | None, output: Output | None, seed: int
     ) -> Specialist:
         return specialist_for(source, network.arch, like, network.size, output or "softmax", network.weights, seed)
 
-    def supervised(self, model: Specialist, classes: Sequence[str]) -> Task:
+    def supervised(self, model: Specialist, classes: Sequence[str]) -> Objective:
         return Supervised(model, classes)
 
     def supervised_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
@@ -84,8 +84,8 @@ class Classification(VisionTask[Specialist]):
             batch_size=batch_size(images),
         )
 
-    def plan(self, teachers: Sequence[Specialist], aux: Source, **settings: Any) -> Consolidation:
-        return Consolidation(teachers, aux, **settings)
+    def plan(self, teachers: Sequence[Specialist], aux: Source, **settings: Any) -> ClassifierConsolidation:
+        return ClassifierConsolidation(teachers, aux, **settings)
 
 
 def _accuracy(model: Specialist, images: Source) -> str:

@@ -6,23 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from dmc.choices import AUTO, NetworkChoice, clamped, shorter_side
+from dmc.data.annotations import DetectionImages, open_annotated
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
-from dmc.defaults import AUTO, Choice, clamped, shorter_side
-from dmc.detect import evaluation
-from dmc.detect.annotations import Scenery, open_scenes
-from dmc.detect.consolidation import DetectorConsolidation
-from dmc.detect.detector import Detector
-from dmc.detect.training import Detection as DetectionLoss
-from dmc.detect.training import detector_for
 from dmc.device import pick_device
 from dmc.errors import DmcError
+from dmc.evaluation import detection as evaluation
 from dmc.models.blueprint import is_detector
-from dmc.specialist import Output
+from dmc.models.detector import Detector
+from dmc.models.specialist import Output
 from dmc.specs import split_spec
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
-from dmc.training.exam import Exam, shown_in
-from dmc.training.loop import Task
+from dmc.tasks.detector_consolidation import DetectorConsolidation
+from dmc.training.detection import Detection as DetectionLoss
+from dmc.training.detection import detector_for
+from dmc.training.held_out import HeldOut, shown_in
+from dmc.training.loop import Objective
 from dmc.training.schedule import DETECTION, Schedule
 
 
@@ -37,38 +37,38 @@ class Detection(VisionTask[Detector]):
     def is_labeled(self, data: Place) -> bool:
         """A VOC folder or a COCO file."""
         if isinstance(data, Source):
-            return isinstance(data, Scenery)
+            return isinstance(data, DetectionImages)
         path = Path(split_spec(str(data), ("split", "images", "image", "label", "config"))[0])
         return (path / "Annotations").is_dir() or path.suffix == ".json"
 
-    def open_labeled(self, data: Place, val: Place | None, keep: Names) -> tuple[Source, Exam[Detector]]:
+    def open_labeled(self, data: Place, val: Place | None, keep: Names) -> tuple[Source, HeldOut[Detector]]:
         """`auto` tests on nothing, since most scenes show several classes."""
-        source = open_scenes(data)
+        source = open_annotated(data)
         if keep is not None:
             source = source.keep(keep)
         if val is None or val in (*NOTHING, "auto"):
-            return source, Exam(None, "mAP", _precision)
-        held_out = open_scenes(val)
-        return source, Exam(held_out.keep(shown_in(held_out, source, keep), empty=True), "mAP", _precision)
+            return source, HeldOut(None, "mAP", _precision)
+        held_out = open_annotated(val)
+        return source, HeldOut(held_out.keep(shown_in(held_out, source, keep), empty=True), "mAP", _precision)
 
-    def network_for(self, images: Source, arch: str | None, size: int | None, weights: str | None) -> Choice:
+    def network_for(self, images: Source, arch: str | None, size: int | None, weights: str | None) -> NetworkChoice:
         """A RetinaNet as large as the machine can train, at the images' own size."""
         weights = "imagenet" if weights == AUTO else weights
         if arch is not None:
-            return Choice(arch, size, weights, "as asked")
+            return NetworkChoice(arch, size, weights, "as asked")
         side, on_cpu = shorter_side(images), pick_device().type == "cpu"
         arch = "retinanet_resnet18_fpn" if on_cpu else "retinanet_resnet50_fpn"
         size = size or min(320 if on_cpu else 640, max(64, side // 32 * 32))
-        return Choice(arch, size, weights, f"images of about {side} pixels")
+        return NetworkChoice(arch, size, weights, f"images of about {side} pixels")
 
     def untrained(
-        self, source: Source, network: Choice, like: Preprocessing | None, output: Output | None, seed: int
+        self, source: Source, network: NetworkChoice, like: Preprocessing | None, output: Output | None, seed: int
     ) -> Detector:
         if output not in (None, "sigmoid"):
             raise DmcError("output is a setting of classifiers: a detector decides each class for itself")
         return detector_for(source, network.arch, like, network.size, network.weights, seed)
 
-    def supervised(self, model: Detector, classes: Sequence[str]) -> Task:
+    def supervised(self, model: Detector, classes: Sequence[str]) -> Objective:
         return DetectionLoss(model, classes)
 
     def supervised_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:

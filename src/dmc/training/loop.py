@@ -10,17 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from dmc.data.batch import Batch
-from dmc.data.feed import Feed
+from dmc.data.loader import ImageLoader
 from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.progress import training_progress
 from dmc.seeds import seed_for
-from dmc.training.run import Position, Run
+from dmc.training.run_folder import Position, Run
 from dmc.training.schedule import Schedule
 from dmc.training.stopping import Stopped, StopSignals
 
 
-class Task(ABC):
+class Objective(ABC):
     """What is being learned. The two hooks serve methods that add things up along the way."""
 
     module: nn.Module
@@ -40,7 +40,7 @@ class Task(ABC):
         return {}
 
 
-def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: str) -> Position:
+def fit(task: Objective, loader: ImageLoader, schedule: Schedule, run: Run, seed: int, what: str) -> Position:
     """Train `task.module`, from the run's checkpoint if it has one.
 
     On CPU the weights are a function of the arguments, bit for bit, however often the run was killed.
@@ -48,11 +48,11 @@ def fit(task: Task, feed: Feed, schedule: Schedule, run: Run, seed: int, what: s
     device = pick_device()
     module = task.module.to(device).to(memory_format=torch.channels_last).train()
     optimizer = schedule.optimizer(module)
-    steps_per_epoch = feed.steps(schedule.batch_size)
+    steps_per_epoch = loader.steps(schedule.batch_size)
     last_step = schedule.epochs * steps_per_epoch
     at = run.restore(module, optimizer, task.notes())
-    batches = feed.batches(seed, schedule.batch_size, at.step)
-    total = schedule.epochs * feed.count
+    batches = loader.batches(seed, schedule.batch_size, at.step)
+    total = schedule.epochs * loader.count
     with (
         training_progress(total, what, done=at.images) as stepped,
         torch.random.fork_rng(devices=[]),
@@ -98,7 +98,7 @@ def require_finite(at: Position, module: nn.Module | None) -> None:
         raise DmcError(f"training diverged: {broken[0]} is not finite at step {at.step}; lower the learning rate")
 
 
-def images_per_second(task: Task, batch: Batch) -> float:
+def images_per_second(task: Objective, batch: Batch) -> float:
     """Time a step on a batch, leaving the network as it was."""
     module, rate = task.module, 0.0
     before = {name: value.clone() for name, value in module.state_dict().items()}

@@ -14,21 +14,21 @@ from torch import Tensor
 
 from dmc.data.batch import Batch
 from dmc.data.decode import decoded
-from dmc.data.feed import MEMORY, fits, open_feed
-from dmc.data.opening import open_labeled
+from dmc.data.loader import MEMORY, fits, open_loader
+from dmc.data.open import open_labeled
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.device import pick_device
 from dmc.errors import DmcError
-from dmc.models.build import default_preprocessing
-from dmc.specialist import AnyModel, Model, Output, Specialist
-from dmc.training.exam import Exam
-from dmc.training.loop import Task, fit, images_per_second
-from dmc.training.run import CHECKPOINT_EVERY, Run, versions
+from dmc.models.architectures import default_preprocessing
+from dmc.models.specialist import AnyModel, Model, Output, Specialist
+from dmc.training.held_out import HeldOut
+from dmc.training.loop import Objective, fit, images_per_second
+from dmc.training.run_folder import CHECKPOINT_EVERY, Run, versions
 from dmc.training.schedule import SPECIALIST, Schedule
 
 
-class Supervised(Task):
+class Supervised(Objective):
     """Cross entropy for softmax outputs, binary cross entropy for sigmoid ones."""
 
     def __init__(self, specialist: Specialist, data_classes: Sequence[str]) -> None:
@@ -64,7 +64,7 @@ def train(
     memory: int = MEMORY,
     resume: bool = False,
     checkpoint_every: float = CHECKPOINT_EVERY,
-    exam: Exam[Specialist] | None = None,
+    exam: HeldOut[Specialist] | None = None,
 ) -> Specialist:
     """Train a specialist on labeled images; `weights` is where it begins: at random (None), `imagenet`, or a file."""
     source = open_labeled(data)
@@ -103,7 +103,7 @@ def fit_labeled(
     checkpoint_every: float = CHECKPOINT_EVERY,
     task: Supervised | None = None,
     settings: Mapping[str, Any] | None = None,
-    exam: Exam[Specialist] | None = None,
+    exam: HeldOut[Specialist] | None = None,
 ) -> Specialist:
     """Train a specialist, as it is, on labeled images of some or all of its classes.
 
@@ -116,7 +116,7 @@ def fit_labeled(
 def fit_model(
     model: AnyModel,
     source: Source,
-    task: Task,
+    task: Objective,
     out: str | Path | None,
     schedule: Schedule,
     seed: int,
@@ -124,7 +124,7 @@ def fit_model(
     resume: bool,
     checkpoint_every: float,
     settings: Mapping[str, Any] | None = None,
-    exam: Exam[AnyModel] | None = None,
+    exam: HeldOut[AnyModel] | None = None,
 ) -> AnyModel:
     """Train a classifier or a detector in a run's folder, or read what that has finished."""
     config = {
@@ -132,7 +132,7 @@ def fit_model(
         "task": {"name": type(task).__name__, **(settings or {})},
         "data": {"name": source.name, "images": len(source), "classes": list(source.classes)},
         **(exam.config if exam else {}),
-        "held": fits(source, model.framing, memory),
+        "held": fits(source, model.transform, memory),
         "model": model.settings | {"fingerprint": model.fingerprint},
         "schedule": schedule.model_dump(),
         "seed": seed,
@@ -142,24 +142,26 @@ def fit_model(
         if run.finished:
             run.recall(task.notes())
             return run.result(model)
-        feed = open_feed(source, model.framing, memory)
+        loader = open_loader(source, model.transform, memory)
         if exam:
-            exam.begin(source, feed.count)
-        at = fit(task, feed, schedule, run, seed, "training")
+            exam.begin(source, loader.count)
+        at = fit(task, loader, schedule, run, seed, "training")
         model.provenance = {
             "made by": "dmc train",
-            "data": f"{source.name} ({feed.count} images, {len(feed.skipped)} skipped)",
+            "data": f"{source.name} ({loader.count} images, {len(loader.skipped)} skipped)",
             "training": f"{schedule.epochs} epochs, {at.images} images seen, seed {seed}",
             **(exam.result(model) if exam else {}),
         }
         return run.finish(model)
 
 
-def labeled_pace(task: Task, model: Model, source: Source, batch_size: int) -> float:
+def labeled_pace(task: Objective, model: Model, source: Source, batch_size: int) -> float:
     """Images per second of a training, timed on some of its images."""
-    images = ((record, image) for record, image in decoded(source.records(seed=0), model.framing) if image is not None)
+    images = (
+        (record, image) for record, image in decoded(source.records(seed=0), model.transform) if image is not None
+    )
     framed = list(islice(images, batch_size))
     if not framed:
         raise DmcError(f"no image in {source.name} can be decoded")
     model.to(pick_device())
-    return images_per_second(task, model.framing.batch(framed).to(pick_device()))
+    return images_per_second(task, model.transform.batch(framed).to(pick_device()))

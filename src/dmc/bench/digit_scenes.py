@@ -1,0 +1,106 @@
+"""Detection data without a download: scikit-learn's digits, and letters, pasted on scikit-image's photographs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+
+from dmc.bench.digits import digits, letters
+from dmc.data.annotations import AnnotatedImage, DetectionImages
+from dmc.data.sources import Objects, Source
+from dmc.progress import progress
+
+SIDE = 96  # of a scene
+SMALLEST, LARGEST = 16, 64  # of a glyph
+PHOTOGRAPHS = ("astronaut", "chelsea", "coffee", "rocket", "brick", "grass", "gravel")
+INK = 100  # out of 255: what belongs to a glyph, and so into its box
+Pixels = npt.NDArray[np.uint8]
+
+
+def digit_scenes(count: int, names: Sequence[str], seed: int, test: bool = False) -> DetectionImages:
+    """Scenes with one to three digits of these classes, and their boxes."""
+    glyphs = _glyphs(digits(0, test).keep(names))
+    draw = random.Random(seed)
+    with progress(count, "composing scenes") as bar:
+        scenes = []
+        for _ in range(count):
+            scenes.append(_scene(draw, [(glyphs, draw.randint(1, 3))]))
+            bar.update()
+    return DetectionImages("digits on photographs", sorted(names), scenes)
+
+
+def unlabeled_scenes(count: int, seed: int) -> Source:
+    """Scenes with letters and with digits of all classes; nobody says which is which."""
+    ten, others = _glyphs(digits(0, test=False)), _glyphs(letters(2000, seed))
+    draw = random.Random(f"unlabeled {seed}")
+    scenes = [_scene(draw, [(ten, draw.randint(0, 2)), (others, draw.randint(1, 2))]) for _ in range(count)]
+    blank = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, bool), SIDE, SIDE)
+    return DetectionImages(
+        "digits and letters on photographs", ["unknown"], [AnnotatedImage(s.image, blank) for s in scenes]
+    )
+
+
+def _glyphs(source: Source) -> list[tuple[Pixels, int]]:
+    return [(record.image, record.label) for record in source.records() if isinstance(record.image, np.ndarray)]
+
+
+def _scene(draw: random.Random, parts: Sequence[tuple[list[tuple[Pixels, int]], int]]) -> AnnotatedImage:
+    canvas = _background(draw)
+    boxes: list[tuple[int, int, int, int]] = []
+    labels: list[int] = []
+    for glyphs, wanted in parts:
+        for _ in range(wanted):
+            pixels, label = draw.choice(glyphs)
+            side = draw.randint(SMALLEST, LARGEST)
+            left, top = draw.randint(0, SIDE - side), draw.randint(0, SIDE - side)
+            mask = _enlarged(pixels, side)
+            inked = mask.point(lambda value: 255 if value > INK else 0).getbbox()
+            if inked is None:
+                continue
+            box = (left + inked[0], top + inked[1], left + inked[2], top + inked[3])
+            if any(_meet(box, other) for other in boxes):
+                continue  # nothing hides anything else
+            low, high = draw.choice(((170, 255), (0, 60)))  # bright or dark
+            shade = tuple(draw.randint(low, high) for _ in "rgb")
+            canvas.paste(Image.new("RGB", (side, side), shade), (left, top), mask)
+            boxes.append(box)
+            labels.append(label)
+    found = Objects(
+        np.array(boxes, np.float32).reshape(-1, 4),
+        np.array(labels, np.int64),
+        np.zeros(len(labels), bool),
+        SIDE,
+        SIDE,
+    )
+    return AnnotatedImage(np.asarray(canvas), found)
+
+
+def _enlarged(glyph: Pixels, side: int) -> Image.Image:
+    """8x8 pixels become a blur when enlarged; more contrast gives the strokes an edge."""
+    blurred = Image.fromarray(glyph).resize((side, side), Image.Resampling.BICUBIC)
+    return blurred.point(lambda value: round(2.5 * (value - 128) + 128))
+
+
+def _meet(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
+    return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
+
+
+def _background(draw: random.Random) -> Image.Image:
+    """A part of a photograph, softened in its contrast so that digits stand out."""
+    photograph = _photograph(draw.choice(PHOTOGRAPHS))
+    extent = draw.randint(SIDE, min(photograph.size))
+    left, top = (draw.randint(0, whole - extent) for whole in photograph.size)
+    part = photograph.resize((SIDE, SIDE), Image.Resampling.BILINEAR, box=(left, top, left + extent, top + extent))
+    return Image.blend(part, Image.new("RGB", part.size, (115, 115, 115)), 0.5)
+
+
+@cache
+def _photograph(name: str) -> Image.Image:
+    import skimage.data
+
+    return Image.fromarray(getattr(skimage.data, name)()).convert("RGB")

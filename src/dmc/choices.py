@@ -1,0 +1,147 @@
+"""Choose what the user did not: architecture, input size, initial weights, schedule. Every choice says why.
+
+The paper's own choices are the profile `paper`: ResNet-32 at 32x32, 200 and 50 epochs of SGD at 0.1.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from math import ceil, inf
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal, get_args
+
+from dmc.data.decode import opened, upright_size
+from dmc.data.sources import Source
+from dmc.errors import DmcError, require_one_of
+from dmc.models.architectures import create, default_preprocessing, known_architecture
+from dmc.progress import duration
+from dmc.training.schedule import Schedule
+
+ProfileName = Literal["auto", "paper"]
+AUTO = "auto"  # as initial weights: ImageNet's where they can be had
+LEAST_PRETRAINED_SIDE = 64  # below, what ImageNet networks have learned is of little use
+LOOKED_AT = 64  # images
+log = logging.getLogger("dmc")
+
+
+@dataclass(frozen=True)
+class NetworkChoice:
+    """A network to train, and why this one."""
+
+    arch: str
+    size: int | None  # None: what the architecture was designed for
+    weights: str | None  # None: random
+    why: str
+
+    def __str__(self) -> str:
+        size = f" at {self.size} pixels" if self.size else ""
+        return f"{self.arch}{size} from {self.weights or 'random'} weights ({self.why})"
+
+
+@dataclass(frozen=True)
+class BegunRun:
+    """What was chosen when a run was begun; whoever resumes it chooses the same."""
+
+    network: NetworkChoice
+    schedule: Schedule
+
+    @classmethod
+    def in_folder(cls, out: str | Path | None, resume: bool) -> BegunRun | None:
+        if out is None or not resume:
+            return None
+        try:
+            config = json.loads((Path(out) / "run.json").read_text(encoding="utf-8"))
+            network = config.get("student") or config["model"]
+            size = network["preprocessing"]["size"]
+            weights = (config if "student" in config else config["task"]).get("weights")
+            return cls(NetworkChoice(network["arch"], size, weights, "as it was begun"), Schedule(**config["schedule"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None  # the run itself will say what is wrong
+
+    def unless(self, arch: str | None, size: int | None, weights: str | None) -> NetworkChoice:
+        """The same network, but for what is now asked for; the run will refuse what differs."""
+        was = self.network
+        return NetworkChoice(arch or was.arch, size or was.size, was.weights if weights == AUTO else weights, was.why)
+
+
+@dataclass(frozen=True)
+class Length:
+    """What the user said about how long and how fast to train; the rest is chosen."""
+
+    profile: ProfileName = "auto"
+    minutes: float | None = None
+    schedule: Schedule | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)  # to a schedule, whichever it is
+    share: float = 1.0  # of the minutes
+
+    def __post_init__(self) -> None:
+        require_one_of("profile", self.profile, get_args(ProfileName))
+        if self.minutes is not None and not 0 < self.minutes < inf:
+            raise DmcError(f"minutes {self.minutes:g} must be a positive number")
+        if self.minutes is not None and "epochs" in self.changes:
+            raise DmcError("give epochs or minutes, not both")
+
+    def of(self, paper: Schedule, fitting: Schedule, begun: BegunRun | None = None) -> Schedule:
+        """The schedule that was given, the paper's, or one that fits the images; with what was changed of it."""
+        chosen = self.schedule or (begun.schedule if begun else paper if self.profile == "paper" else fitting)
+        return chosen.changed(self.changes)
+
+    def timed(self, schedule: Schedule, images: int, images_per_second: float, what: str) -> Schedule:
+        """As many passes as the budget has room for, where there is one. Say what will happen, and how long."""
+        if self.minutes is not None:
+            passes = int(self.share * self.minutes * 60 * images_per_second / images)
+            if not passes:
+                needed = duration(images / images_per_second)
+                raise DmcError(
+                    f"a pass over {images:,} images takes {needed}: allow more minutes, or take fewer images"
+                )
+            schedule = schedule.changed({"epochs": passes})
+        seconds = schedule.epochs * images / images_per_second
+        epochs = f"{schedule.epochs} epoch{'' if schedule.epochs == 1 else 's'}"
+        log.info(f"{what}: {epochs} of {images:,} images, about {duration(seconds)}")
+        return schedule
+
+
+def shorter_side(source: Source) -> int:
+    """The median shorter side of some images, in pixels; nothing is decoded."""
+    sides = []
+    for record in islice(source.records(seed=0), LOOKED_AT):
+        try:
+            with opened(record) as image:
+                sides.append(min(upright_size(image)))
+        except Exception:  # whoever decodes it will say so
+            continue
+    if not sides:
+        raise DmcError(f"none of {LOOKED_AT} images in {source.name} can be read")
+    return round(median(sides))
+
+
+def pretrained(arch: str, size: int | None, weights: str | None) -> str | None:
+    """Where a network begins: as asked, or with ImageNet's weights where they help and can be had."""
+    if weights != AUTO:
+        return weights
+    arch = known_architecture(arch)
+    too_small = (size or default_preprocessing(arch).size) < LEAST_PRETRAINED_SIDE
+    if arch.startswith("cifar_resnet") or too_small:
+        return None
+    try:
+        create(arch, 2, weights="imagenet")
+    except DmcError as error:
+        reason, _, _ = str(error).partition(";")  # what to give instead is for those who asked for them
+        log.warning(f"{reason}; training begins at random weights instead")
+        return None
+    return "imagenet"
+
+
+def clamped(wanted: float, least: int, most: int) -> int:
+    return min(max(ceil(wanted), least), most)
+
+
+def batch_size(images: int) -> int:
+    """Short trainings need steps more than they need large batches."""
+    return 128 if images >= 20_000 else 32

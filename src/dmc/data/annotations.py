@@ -1,0 +1,247 @@
+"""Labeled scenes in the VOC layout (XML) and in the COCO layout (JSON).
+
+A box that reaches out of its image is cut at the border, and one that covers nothing of it is left out with a note; an
+annotation of an unknown category is an error. VOC's pixels are counted from 1 and its right and bottom ones belong to
+the box; here a box lies between pixel borders, counted from 0, so VOC's left and top are one less.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image
+from pydantic import BaseModel, Field, ValidationError
+
+from dmc.classes import Classes, ClassUnion
+from dmc.data.decode import upright_size
+from dmc.data.sources import UNLABELED, Objects, Record, Source, permuted
+from dmc.errors import DmcError, first_line
+from dmc.specs import refuse, split_spec
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
+Named = tuple[str, Box, bool]  # class, box, difficult
+Labeled = tuple[int, Box, bool]
+
+
+@dataclass(frozen=True)
+class AnnotatedImage:
+    """An image (a file, or pixels) and the objects in it; labels are places in the source's `classes`."""
+
+    image: Path | npt.NDArray[np.uint8]
+    objects: Objects
+
+
+class DetectionImages(Source):
+    """Images with boxes. `keep` hides the objects of other classes, as for a detector that must not know them."""
+
+    def __init__(self, name: str, classes: Sequence[str], scenes: Sequence[AnnotatedImage]) -> None:
+        self.name, self.classes, self.scenes = name, tuple(classes), list(scenes)
+
+    def __len__(self) -> int:
+        return len(self.scenes)
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        for i in permuted(range(len(self)), seed):
+            scene = self.scenes[i]
+            name = str(scene.image) if isinstance(scene.image, Path) else f"{self.name}[{i}]"
+            yield Record(scene.image, UNLABELED, name, scene.objects)
+
+    def keep(self, names: Iterable[str], empty: bool = False) -> DetectionImages:
+        """Only objects of these classes; images with none to learn are left out, unless `empty` ones are wanted."""
+        kept = Classes.of(self.classes).keep(names, self.name)
+        new_label = np.full(len(self.classes), -1)
+        new_label[list(kept.columns)] = np.arange(len(kept))
+        scenes = []
+        for scene in self.scenes:
+            found = scene.objects
+            there = new_label[found.labels_M] >= 0
+            if (there & ~found.difficult_M).any() or empty:
+                labels = new_label[found.labels_M[there]]
+                parts = found._replace(
+                    boxes_M4=found.boxes_M4[there], labels_M=labels, difficult_M=found.difficult_M[there]
+                )
+                scenes.append(AnnotatedImage(scene.image, parts))
+        return DetectionImages(self.name, kept.names, scenes).require_objects()
+
+    def rename(self, new_names: Mapping[str, str]) -> DetectionImages:
+        if not new_names:
+            return self
+        union = ClassUnion.of([Classes.of(self.classes).renamed(new_names, self.name)])
+        new_label = np.array(union.columns[0], dtype=np.int64)
+        found = [(scene.image, scene.objects) for scene in self.scenes]
+        scenes = [AnnotatedImage(image, seen._replace(labels_M=new_label[seen.labels_M])) for image, seen in found]
+        return DetectionImages(self.name, union.names, scenes)
+
+    def require_objects(self) -> DetectionImages:
+        """There is nothing to learn, and nothing to test, where nothing is marked, or all is difficult."""
+        if all(scene.objects.difficult_M.all() for scene in self.scenes):
+            whose = f" of {', '.join(self.classes)}" if self.classes else ""
+            raise DmcError(f"{self.name} has no object{whose} that is not marked as difficult")
+        return self
+
+
+def open_annotated(place: str | Path | Source) -> DetectionImages:
+    """A VOC folder (`VOC2007` or `VOC2007,split=test`), or a COCO annotation file (`instances.json,images=FOLDER`)."""
+    if isinstance(place, DetectionImages):
+        return place
+    path, options = split_spec(str(place), ("split", "images"))
+    if (Path(path) / "Annotations").is_dir():
+        refuse(str(place), options, ("images",), "a VOC folder")
+        return voc(Path(path), options.get("split")).require_objects()
+    if Path(path).suffix == ".json" and Path(path).is_file():
+        refuse(str(place), options, ("split",), "a COCO file")
+        return coco(Path(path), Path(options["images"]) if "images" in options else None).require_objects()
+    if not Path(path).exists():
+        raise DmcError(f"no such file or folder: {path}")
+    raise DmcError(
+        f"{path} holds no boxes: labeled scenes are a VOC folder (Annotations, JPEGImages, ImageSets/Main) "
+        "or a COCO file (instances.json,images=FOLDER)"
+    )
+
+
+def voc(folder: Path, split: str | None) -> DetectionImages:
+    """A VOC folder; `split` names a list in ImageSets/Main, by default `trainval` or `train`, or every annotation."""
+    lists = folder / "ImageSets" / "Main"
+    chosen = split or next((name for name in ("trainval", "train") if (lists / f"{name}.txt").is_file()), None)
+    if chosen is None:
+        stems = sorted(path.stem for path in (folder / "Annotations").glob("*.xml"))
+    elif (lists / f"{chosen}.txt").is_file():
+        stems = _listed(lists / f"{chosen}.txt")
+    else:
+        known = ", ".join(sorted(path.stem for path in lists.glob("*.txt"))) or "none"
+        raise DmcError(f"{folder} has no split {chosen!r} (it has: {known})")
+    found = [_voc_file(folder, stem) for stem in stems]
+    classes = sorted({name for _, rows, _ in found for name, _, _ in rows})
+    place = {name: i for i, name in enumerate(classes)}
+    kept = [(path, size, [(place[name], box, hard) for name, box, hard in rows]) for path, rows, size in found]
+    return DetectionImages(f"{folder} ({chosen or 'all'})", classes, _annotated(kept))
+
+
+def _listed(path: Path) -> list[str]:
+    try:
+        return [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise DmcError(f"cannot read {path}: {first_line(error)}") from None
+
+
+def _voc_file(folder: Path, stem: str) -> tuple[Path, list[Named], tuple[int, int]]:
+    path = folder / "Annotations" / f"{stem}.xml"
+    try:
+        root = ElementTree.parse(path).getroot()
+        rows = []
+        for item in root.iter("object"):
+            corners = [float(item.findtext(f"bndbox/{side}") or "nan") for side in ("xmin", "ymin", "xmax", "ymax")]
+            left, top, right, bottom = corners
+            difficult = (item.findtext("difficult") or "0").strip() == "1"
+            rows.append(((item.findtext("name") or "").strip(), (left - 1, top - 1, right, bottom), difficult))
+        image = folder / "JPEGImages" / (root.findtext("filename") or f"{stem}.jpg")
+        size = (int(root.findtext("size/width") or 0), int(root.findtext("size/height") or 0))
+    except OSError as error:
+        raise DmcError(f"cannot read {path}: {error.strerror}") from None
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # the last: an unknown encoding
+        raise DmcError(f"cannot read {path}: {first_line(error)}") from None
+    if any(not name for name, _, _ in rows):
+        raise DmcError(f"{path} has an object without a name")
+    return image, rows, size if min(size) > 0 else _size_of(image)
+
+
+class CocoImage(BaseModel):
+    id: int
+    file_name: str
+    width: int = 0
+    height: int = 0
+
+
+class CocoObject(BaseModel):
+    id: int | None = None
+    image_id: int
+    category_id: int
+    bbox: tuple[float, float, float, float]  # left, top, width, height
+    iscrowd: int = 0
+
+
+class CocoCategory(BaseModel):
+    id: int
+    name: str = Field(min_length=1)
+
+
+class CocoFile(BaseModel):
+    """What dmc reads of a COCO annotation file."""
+
+    images: list[CocoImage]
+    annotations: list[CocoObject]
+    categories: list[CocoCategory]
+
+
+def coco(path: Path, images: Path | None) -> DetectionImages:
+    """A COCO annotation file; crowds are `difficult`. Images are looked for in `images`, or beside the file. A category
+    that nothing is of is no class: nobody could learn it."""
+    content = read_coco(path)
+    shown = {item.category_id for item in content.annotations}
+    categories = sorted((c for c in content.categories if c.id in shown), key=lambda category: category.id)
+    place = {category.id: i for i, category in enumerate(categories)}
+    rows: dict[int, list[Labeled]] = {image.id: [] for image in content.images}
+    for item in content.annotations:
+        x, y, width, height = item.bbox
+        rows[item.image_id].append((place[item.category_id], (x, y, x + width, y + height), bool(item.iscrowd)))
+    found: list[tuple[Path, tuple[int, int], list[Labeled]]] = []
+    for image in content.images:
+        file = (images or path.parent) / image.file_name
+        if not found and not file.is_file():
+            raise DmcError(f"there is no image {file}: say where they are, {path},images=FOLDER")
+        size = (image.width, image.height) if min(image.width, image.height) > 0 else _size_of(file)
+        found.append((file, size, rows[image.id]))
+    return DetectionImages(str(path), [category.name for category in categories], _annotated(found))
+
+
+def read_coco(path: Path) -> CocoFile:
+    """The file's content, in which every object is of a known image and of a known category."""
+    try:
+        content = CocoFile.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise DmcError(f"cannot read {path}: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise DmcError(f"{path} is no COCO annotation file: {place + ': ' if place else ''}{first['msg']}") from None
+    images, categories = {image.id for image in content.images}, {category.id for category in content.categories}
+    for what, all_of, distinct in (("image", content.images, images), ("category", content.categories, categories)):
+        if len(all_of) > len(distinct):
+            raise DmcError(f"{path}: two entries or more have the same {what} id")
+    for item in content.annotations:
+        if item.category_id not in categories:
+            raise DmcError(f"{path}: annotation {item.id} has the unknown category {item.category_id}")
+        if item.image_id not in images:
+            raise DmcError(f"{path}: annotation {item.id} is of the unknown image {item.image_id}")
+    return content
+
+
+def _size_of(path: Path) -> tuple[int, int]:
+    try:
+        with Image.open(path) as image:
+            return upright_size(image)
+    except OSError as error:
+        raise DmcError(f"cannot read the size of {path}: {first_line(error)}") from None
+
+
+def _annotated(found: Sequence[tuple[Path, tuple[int, int], list[Labeled]]]) -> list[AnnotatedImage]:
+    scenes, dropped = [], []
+    for path, (width, height), rows in found:
+        boxes_M4 = np.array([box for _, box, _ in rows], dtype=np.float32).reshape(-1, 4)
+        cut_M4 = boxes_M4.clip(0, [width, height, width, height]).astype(np.float32)
+        real_M = (cut_M4[:, 2] > cut_M4[:, 0]) & (cut_M4[:, 3] > cut_M4[:, 1])  # false for a missing number, too
+        dropped += [f"{path}: {box}" for box in boxes_M4[~real_M].tolist()]
+        labels_M = np.array([label for label, _, _ in rows], dtype=np.int64)[real_M]
+        difficult_M = np.array([hard for _, _, hard in rows], dtype=bool)[real_M]
+        scenes.append(AnnotatedImage(path, Objects(cut_M4[real_M], labels_M, difficult_M, width, height)))
+    if dropped:
+        print(
+            f"{len(dropped)} boxes cover nothing of their image and are left out (first: {dropped[0]})", file=sys.stderr
+        )
+    return scenes

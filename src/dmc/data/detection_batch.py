@@ -1,0 +1,108 @@
+"""Images of any shape for detectors: resized by the shorter side, padded into batches, mirrored with their boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dmc.data.batch import Batch
+from dmc.data.decode import RESAMPLING, upright_rgb
+from dmc.data.preprocess import Interpolation
+from dmc.data.sources import Objects, Record
+from dmc.errors import DmcError
+
+LONGEST = 1333 / 800  # longer side, as a multiple of the shorter one's size; beyond it the image becomes smaller
+MULTIPLE = 32  # batches are padded to a multiple of the coarsest stride of a backbone
+
+
+@dataclass
+class DetectionBatch(Batch):
+    """Images in the upper left corner of their frames, with their boxes. `labels_N` is not used."""
+
+    sizes: list[tuple[int, int]]  # height and width of each image without the padding
+    boxes: list[Tensor]  # M x 4, corners in pixels of this batch
+    labels: list[Tensor]
+    objects: list[Objects | None]  # as annotated, in each image's own pixels
+
+    def to(self, device: torch.device) -> Self:
+        boxes, labels = ([t.to(device) for t in part] for part in (self.boxes, self.labels))
+        return replace(self, images_N3HW=self.images_N3HW.to(device), boxes=boxes, labels=labels)
+
+    def augmented(self, pad: int | None, flip: bool) -> Self:
+        """Half of the images are mirrored; detectors are not trained on shifted crops."""
+        if not flip:
+            return self
+        images_N3HW, boxes = self.images_N3HW.clone(), list(self.boxes)
+        for i in (torch.rand(len(self)) < 0.5).nonzero().flatten().tolist():
+            width = self.sizes[i][1]
+            images_N3HW[i, :, :, :width] = images_N3HW[i, :, :, :width].flip(2)
+            left, top, right, bottom = boxes[i].unbind(dim=1)
+            boxes[i] = torch.stack([width - right, top, width - left, bottom], dim=1)
+        return replace(self, images_N3HW=images_N3HW, boxes=boxes)
+
+    @property
+    def targets(self) -> list[dict[str, Tensor]]:
+        """As torchvision's losses want them."""
+        return [{"boxes": boxes, "labels": labels} for boxes, labels in zip(self.boxes, self.labels, strict=True)]
+
+
+@dataclass(frozen=True)
+class ShorterSide:
+    """Resizes so that the shorter side has `size` pixels; or to a square, whatever the shape."""
+
+    size: int
+    interpolation: Interpolation = "bilinear"
+    square: bool = False
+
+    @property
+    def bytes_per_image(self) -> int:
+        return int(3 * self.size**2 * (1 if self.square else LONGEST))
+
+    def blank(self) -> Tensor:
+        """A small black image that any detector takes."""
+        side = self.size if self.square else 4 * MULTIPLE
+        return torch.zeros((1, 3, side, side), dtype=torch.uint8)
+
+    def shape(self, width: int, height: int) -> tuple[int, int]:
+        """The new width and height of an image."""
+        if self.square:
+            return self.size, self.size
+        scale = min(self.size / min(width, height), LONGEST * self.size / max(width, height))
+        return max(1, round(width * scale)), max(1, round(height * scale))
+
+    def __call__(self, image: Image.Image) -> Tensor:
+        image = upright_rgb(image, at_least=self.size)
+        shape = self.shape(*image.size)
+        if image.size != shape:
+            image = image.resize(shape, RESAMPLING[self.interpolation])
+        return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+    def batch(self, framed: Sequence[tuple[Record, Tensor]]) -> DetectionBatch:
+        images = [image for _, image in framed]
+        sizes = [(int(image.shape[1]), int(image.shape[2])) for image in images]
+        height, width = (-(-max(extent) // MULTIPLE) * MULTIPLE for extent in zip(*sizes, strict=True))
+        frame_N3HW = torch.zeros((len(images), 3, height, width), dtype=torch.uint8)
+        boxes, labels = [], []
+        for frame, image, (record, _) in zip(frame_N3HW, images, framed, strict=True):
+            frame[:, : image.shape[1], : image.shape[2]] = image
+            found = record.objects
+            if found is None:
+                boxes.append(torch.zeros((0, 4)))
+                labels.append(torch.zeros(0, dtype=torch.long))
+                continue
+            wide, tall = self.shape(found.width, found.height)
+            if max(abs(image.shape[2] - wide), abs(image.shape[1] - tall)) > 2:  # more than rounding
+                said = f"{found.width}x{found.height}"
+                raise DmcError(f"{record.name} does not have the size that its annotation gives, {said}")
+            scale = torch.tensor([image.shape[2] / found.width, image.shape[1] / found.height] * 2)
+            easy_M = ~found.difficult_M  # nobody trains on the others
+            boxes.append(torch.from_numpy(found.boxes_M4[easy_M]) * scale)
+            labels.append(torch.from_numpy(found.labels_M[easy_M]))
+        objects = [record.objects for record, _ in framed]
+        return DetectionBatch(frame_N3HW, torch.zeros(len(images)), sizes, boxes, labels, objects)

@@ -1,0 +1,204 @@
+"""Batches for the training loop: from one uint8 tensor when the images fit in memory, streamed when not.
+
+Both are functions of (seed, step): asked for step 1,000 they give the batch that a run from step 0 would see.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from dmc.data.batch import Batch
+from dmc.data.decode import MOST_SKIPPED, CenterCrop, Skipped, Transform, decoded
+from dmc.data.sources import Record, Source
+from dmc.errors import DmcError
+from dmc.progress import progress
+from dmc.seeds import seed_for
+
+ENOUGH = 1000  # images of a stream to see before judging how many are broken
+MEMORY = 4 * 2**30  # bytes of pixels that are held at once; all of ImageNet32x32 fits
+
+
+class ImageLoader(ABC):
+    """Images cut into batches. A pass has ceil(n / batch size) of them, of nearly equal size, so that
+    no batch is ever a single image left over (batch norm cannot train on one)."""
+
+    skipped: Skipped
+    count: int
+
+    def steps(self, batch_size: int) -> int:
+        return -(-self.count // batch_size)
+
+    def bounds(self, step: int, batch_size: int) -> tuple[int, int]:
+        steps = self.steps(batch_size)
+        i = step % steps
+        return i * self.count // steps, (i + 1) * self.count // steps
+
+    def shuffled(self, seed: int, batch_size: int, first_step: int) -> Iterator[Tensor]:
+        """The places of each batch's images, for feeds that can reach any image."""
+        step, steps = first_step, self.steps(batch_size)
+        while True:
+            generator = torch.Generator().manual_seed(seed_for(seed, "order", step // steps))
+            order_N = torch.randperm(self.count, generator=generator)
+            for places in self.arranged(order_N, batch_size, generator)[step % steps :]:
+                yield places
+                step += 1
+
+    def arranged(self, order_N: Tensor, batch_size: int, generator: torch.Generator) -> list[Tensor]:
+        """One pass, cut into batches."""
+        return [order_N[slice(*self.bounds(i, batch_size))] for i in range(self.steps(batch_size))]
+
+    @abstractmethod
+    def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
+        """Shuffled batches for ever, one pass after the other, from `first_step` on."""
+
+    @abstractmethod
+    def in_order(self, batch_size: int) -> Iterator[Batch]:
+        """One pass in stored order."""
+
+
+class TensorLoader(ImageLoader):
+    """All images as one tensor."""
+
+    def __init__(self, images_N3HW: Tensor, labels_N: Tensor, skipped: Skipped) -> None:
+        self.images_N3HW, self.labels_N, self.skipped = images_N3HW, labels_N, skipped
+        self.count = len(images_N3HW)
+
+    def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
+        for places in self.shuffled(seed, batch_size, first_step):
+            yield Batch(self.images_N3HW[places], self.labels_N[places])
+
+    def in_order(self, batch_size: int) -> Iterator[Batch]:
+        for step in range(self.steps(batch_size)):
+            part = slice(*self.bounds(step, batch_size))
+            yield Batch(self.images_N3HW[part], self.labels_N[part])
+
+
+class ListLoader(ImageLoader):
+    """Images of different shapes, as a list. Tall and wide ones go into different batches, which need less padding."""
+
+    def __init__(self, framed: list[tuple[Record, Tensor]], transform: Transform, skipped: Skipped) -> None:
+        self.framed, self.transform, self.skipped = framed, transform, skipped
+        self.count = len(framed)
+        self.tall_N = torch.tensor([image.shape[1] > image.shape[2] for _, image in framed])
+
+    def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
+        for places in self.shuffled(seed, batch_size, first_step):
+            yield self.transform.batch([self.framed[i] for i in places.tolist()])
+
+    def arranged(self, order_N: Tensor, batch_size: int, generator: torch.Generator) -> list[Tensor]:
+        by_shape_N = order_N[self.tall_N[order_N].int().argsort(stable=True)]
+        batches = super().arranged(by_shape_N, batch_size, generator)
+        return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
+
+    def in_order(self, batch_size: int) -> Iterator[Batch]:
+        for step in range(self.steps(batch_size)):
+            yield self.transform.batch(self.framed[slice(*self.bounds(step, batch_size))])
+
+
+class StreamLoader(ImageLoader):
+    """Images that are decoded when they are needed and then discarded.
+
+    A batch is a fixed stretch of the record order; what cannot be decoded is missing from its batch, so a
+    resumed run finds its place by counting records.
+    """
+
+    def __init__(self, source: Source, transform: Transform) -> None:
+        self.source, self.transform = source, transform
+        self.skipped = Skipped(source.name)
+        self.count = len(source)
+
+    def _passes(self, seed: int, first_pass: int, first_record: int) -> Iterator[Record]:
+        yield from islice(self.source.records(seed_for(seed, "order", first_pass)), first_record, None)
+        while True:
+            first_pass += 1
+            yield from self.source.records(seed_for(seed, "order", first_pass))
+
+    def _cut(self, records: Iterator[Record], batch_size: int, first_step: int) -> Iterator[Batch]:
+        images = decoded(records, self.transform)
+        step, seen, broken = first_step, 0, 0
+        while True:
+            start, stop = self.bounds(step, batch_size)
+            taken = list(islice(images, stop - start))
+            seen += len(taken)
+            for record, image in taken:
+                if image is None:
+                    self.skipped.add(record.name)
+                    broken += 1
+            if seen >= min(ENOUGH, self.count):
+                self.skipped.check(broken, seen)
+            good = [(record, image) for record, image in taken if image is not None]
+            if not good:  # skipping the batch would put every later step out of place
+                raise DmcError(f"none of {len(taken)} images in a row can be decoded: {taken[0][0].name} and on")
+            yield self.transform.batch(good)
+            step += 1
+
+    def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
+        start, _ = self.bounds(first_step, batch_size)
+        records = self._passes(seed, first_step // self.steps(batch_size), start)
+        yield from self._cut(records, batch_size, first_step)
+
+    def in_order(self, batch_size: int) -> Iterator[Batch]:
+        good = _decodable(self.source, self.transform, self.skipped)
+        for step in range(self.steps(batch_size)):
+            start, stop = self.bounds(step, batch_size)
+            framed = list(islice(good, stop - start))
+            if framed:
+                yield self.transform.batch(framed)
+
+
+def fits(source: Source, transform: Transform, memory: int) -> bool:
+    return len(source) * transform.bytes_per_image <= memory
+
+
+def open_loader(source: Source, transform: Transform, memory: int = MEMORY) -> ImageLoader:
+    """Hold the images if they fit into `memory` bytes of pixels, stream them otherwise."""
+    return held_loader(source, transform) if fits(source, transform, memory) else StreamLoader(source, transform)
+
+
+def held_loader(source: Source, transform: Transform, most_skipped: float = MOST_SKIPPED) -> ImageLoader:
+    skipped = Skipped(source.name, most_skipped)
+    return (
+        held_square(source, transform, skipped)
+        if isinstance(transform, CenterCrop)
+        else held(source, transform, skipped)
+    )
+
+
+def held_square(source: Source, transform: CenterCrop, skipped: Skipped) -> TensorLoader:
+    images_N3HW = torch.empty((len(source), 3, transform.size, transform.size), dtype=torch.uint8)
+    labels: list[int] = []
+    with progress(len(source), "reading images") as bar:
+        for record, image in _decodable(source, transform, skipped):
+            images_N3HW[len(labels)] = image
+            labels.append(record.label)
+            bar.update()
+    return TensorLoader(images_N3HW[: len(labels)], torch.tensor(labels), skipped)
+
+
+def held(source: Source, transform: Transform, skipped: Skipped) -> ListLoader:
+    framed = []
+    with progress(len(source), "reading images") as bar:
+        for record, image in _decodable(source, transform, skipped):
+            framed.append((record._replace(image=b""), image))
+            bar.update()
+    return ListLoader(framed, transform, skipped)
+
+
+def _decodable(source: Source, transform: Transform, skipped: Skipped) -> Iterator[tuple[Record, Tensor]]:
+    """All images that can be decoded. How many cannot is judged at the end, since they may all lie together."""
+    good, broken = set(), set()
+    for record, image in decoded(source.records(), transform):
+        if image is None:
+            skipped.add(record.name)
+            broken.add(record.label)
+        else:
+            good.add(record.label)
+            yield record, image
+    skipped.check(len(skipped), len(source))
+    for label in broken - good if source.classes else ():
+        raise DmcError(f"no image of class {source.classes[label]!r} in {source.name} can be decoded")

@@ -1,0 +1,1 @@
+"""The whole story, offline, for each kind of model."""

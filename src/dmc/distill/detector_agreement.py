@@ -1,0 +1,67 @@
+"""How far a student finds what its teachers find: what a user of the merged detector will see, without labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from dmc.data.detection_batch import DetectionBatch
+from dmc.data.loader import ImageLoader
+from dmc.data.sources import Objects
+from dmc.distill.detector_teachers import DetectorTeachers
+from dmc.metrics.average_precision import OVERLAP, Detections, average_precision, overlaps
+from dmc.models.detector import Detector
+from dmc.seeds import seed_for
+
+SURE = 0.3  # a score above it is a find that a user would see
+SAMPLE, BATCH = 96, 12  # auxiliary images to look at
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """What a student finds of what its teachers are sure of. Of lists, one number for each teacher."""
+
+    images: int
+    objects: list[int]  # that the teacher is sure of
+    precision: list[float]  # mean average precision against them, over the classes that it finds; NaN without any
+    false_alarms: int  # what the student is sure of, and no teacher is
+
+    @classmethod
+    def of(cls, student: Detector, teachers: DetectorTeachers, loader: ImageLoader) -> Recovered:
+        """Take the teachers' own finds for the truth, and evaluate the student on them."""
+        found: list[Detections] = []
+        truth: list[Objects] = []
+        for batch in islice(loader.batches(seed_for(0, "sample"), BATCH), min(SAMPLE // BATCH, loader.steps(BATCH))):
+            assert isinstance(batch, DetectionBatch)
+            images_N3HW = batch.images_N3HW.to(student.device)
+            found += student.detections(images_N3HW, batch.sizes)
+            theirs = [teacher.detections(images_N3HW, batch.sizes) for teacher in teachers.answering]
+            for size, of_image in zip(batch.sizes, zip(*theirs, strict=True), strict=True):
+                truth.append(as_objects(of_image, teachers.union.columns, size))
+        labels_M = np.concatenate([there.labels_M for there in truth])
+        precision = {label: average_precision(found, truth, label).area for label in range(len(teachers.union.names))}
+        means = [np.mean([precision[c] for c in own if c in labels_M] or [np.nan]) for own in teachers.union.columns]
+        objects = [int(np.isin(labels_M, own).sum()) for own in teachers.union.columns]
+        alarms = sum(false_alarms(mine, there) for mine, there in zip(found, truth, strict=True))
+        return cls(len(found), objects, [float(mean) for mean in means], alarms)
+
+
+def as_objects(finds: Sequence[Detections], columns: Sequence[Sequence[int]], size: tuple[int, int]) -> Objects:
+    """What several teachers are sure of in one image, as if it had been annotated."""
+    sure = [found.scores_M > SURE for found in finds]
+    boxes_M4 = np.concatenate([found.boxes_M4[mine] for found, mine in zip(finds, sure, strict=True)])
+    labels = [np.array(own)[found.labels_M[mine]] for found, mine, own in zip(finds, sure, columns, strict=True)]
+    labels_M = np.concatenate(labels).astype(np.int64)
+    height, width = size
+    return Objects(boxes_M4, labels_M, np.zeros(len(labels_M), dtype=bool), width, height)
+
+
+def false_alarms(found: Detections, truth: Objects) -> int:
+    """How many sure finds lie on no object of their class."""
+    sure_M = found.scores_M > SURE
+    there = overlaps(found.boxes_M4[sure_M], truth.boxes_M4) >= OVERLAP
+    same = found.labels_M[sure_M][:, None] == truth.labels_M
+    return int((~(there & same).any(axis=1)).sum())

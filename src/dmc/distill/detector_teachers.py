@@ -1,0 +1,105 @@
+"""Several detectors seen as one: the source of targets (section 3.2), and the paper's *inference twice*."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from dmc.data.detection_batch import ShorterSide
+from dmc.distill.targets import Centring, build_targets
+from dmc.distill.teachers import TeacherGroup
+from dmc.errors import DmcError
+from dmc.metrics.average_precision import Detections
+from dmc.models.detector import MIN_SCORE, Detector, found_in
+from dmc.models.one_stage import Answers
+
+DEFAULT_CENTRING: Centring = "none"  # sigmoid logits are absolute log-odds: see docs/detection.md
+
+
+class Selected(NamedTuple):
+    """The anchors of each image that teachers believe in most, and what the student should say there."""
+
+    places_NS: Tensor
+    logits_NST: Tensor  # over the union of classes (Eq. 4)
+    boxes_NSB: Tensor  # of the teacher that owns the most probable class
+
+
+class DetectorTeachers(TeacherGroup[Detector]):
+    def __init__(self, detectors: Sequence[Detector], centring: Centring | None = None) -> None:
+        super().__init__(detectors, centring or DEFAULT_CENTRING)
+        for teacher in detectors:
+            if len(teacher.classes) == 1 and self.centring == "per-teacher":
+                print(
+                    f"{teacher.name} has one class ({teacher.names[0]!r}): its normalised logit is always 0 (Eq. 4), "
+                    "so it teaches nothing about it",
+                    file=sys.stderr,
+                )
+
+    @property
+    def transform(self) -> ShorterSide:
+        """Teachers look at the same pixels: those of the largest."""
+        return max((d.transform for d in self.specialists), key=lambda transform: transform.size)
+
+    def each(self, images_N3HW: Tensor) -> list[Answers]:
+        with torch.no_grad():
+            answers = [detector.answers(images_N3HW) for detector in self.answering]
+        for detector, answer in zip(self.answering, answers, strict=True):
+            detector.require_finite(answer.logits_NAK)
+        require_same_anchors([*zip(self.specialists, answers, strict=True)])
+        return answers
+
+    def select(self, images_N3HW: Tensor, count: int) -> Selected:
+        """The `count` anchors with the highest class probability of any teacher."""
+        answers = self.each(images_N3HW)
+        with torch.no_grad():
+            best_INA = torch.stack([d.scores(a).amax(dim=2) for d, a in zip(self.answering, answers, strict=True)])
+            objectness_NA, owner_NA = best_INA.max(dim=0)
+            places_NS = objectness_NA.topk(min(count, objectness_NA.shape[1]), dim=1).indices
+            logits = [gathered(a.logits_NAK, places_NS).flatten(0, 1) for a in answers]
+            target_MT = build_targets(logits, self.union, self.centring)
+            boxes_NSB = owned([gathered(a.boxes_NAB, places_NS) for a in answers], owner_NA.gather(1, places_NS))
+        return Selected(places_NS, target_MT.view(*places_NS.shape, -1), boxes_NSB)
+
+    def detections(
+        self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], least: float = MIN_SCORE
+    ) -> list[Detections]:
+        """Inference twice: at each anchor the most probable class of any teacher, with that teacher's box."""
+        answers = self.each(images_N3HW)
+        with torch.no_grad():
+            scores_INAT = torch.zeros((len(answers), *answers[0].logits_NAK.shape[:2], len(self.union.names)))
+            scores_INAT = scores_INAT.to(images_N3HW.device)
+            for i, (detector, answer) in enumerate(zip(self.answering, answers, strict=True)):
+                scores_INAT[i][..., list(self.union.columns[i])] = detector.scores(answer)
+            scores_NAT = scores_INAT.amax(dim=0)
+            owner_NA = scores_INAT.amax(dim=3).argmax(dim=0)
+            best_NA = scores_NAT.argmax(dim=2, keepdim=True)
+            only_NAT = torch.zeros_like(scores_NAT).scatter(2, best_NA, scores_NAT.gather(2, best_NA))
+            together = answers[0]._replace(boxes_NAB=owned([a.boxes_NAB for a in answers], owner_NA))
+            return found_in(together, only_NAT, self.answering[0].network.decoded, sizes, least)
+
+
+def require_same_anchors(answers: Sequence[tuple[Detector, Answers]]) -> None:
+    """Distillation goes anchor by anchor."""
+    (first, ours), *rest = answers
+    for other, theirs in rest:
+        alike = ours.anchors_A4.shape == theirs.anchors_A4.shape and ours.boxes_NAB.shape == theirs.boxes_NAB.shape
+        if not (alike and torch.allclose(ours.anchors_A4, theirs.anchors_A4)):
+            raise DmcError(
+                f"{first.name} ({first.arch}) and {other.name} ({other.arch}) lay their anchors differently; "
+                "they are distilled anchor by anchor, so take detectors of one family with the same anchors"
+            )
+
+
+def owned(boxes: Sequence[Tensor], owner_NA: Tensor) -> Tensor:
+    """At each anchor the box of the teacher that owns it."""
+    boxes_INAB = torch.stack(list(boxes))
+    return boxes_INAB.gather(0, owner_NA[None, :, :, None].expand_as(boxes_INAB[:1]))[0]
+
+
+def gathered(values_NAX: Tensor, places_NS: Tensor) -> Tensor:
+    """The rows of some anchors."""
+    return values_NAX.gather(1, places_NS[..., None].expand(-1, -1, values_NAX.shape[2]))

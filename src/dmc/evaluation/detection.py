@@ -1,0 +1,188 @@
+"""How well a detector does on labeled scenes, and what it finds in a picture."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dmc.classes import Classes
+from dmc.data.annotations import open_annotated
+from dmc.data.decode import DecodeError, decode, opened, or_reason, upright_size
+from dmc.data.detection_batch import DetectionBatch
+from dmc.data.loader import StreamLoader
+from dmc.data.pictures import Picture, pictures
+from dmc.data.sources import Objects, Record, Source
+from dmc.device import pick_device
+from dmc.distill.detector_teachers import DetectorTeachers
+from dmc.errors import DmcError
+from dmc.evaluation.classification import known_names, names_for_them, require_known_classes, say_left_out
+from dmc.metrics.average_precision import AveragePrecision, Detections, average_precision
+from dmc.models.detector import MIN_SCORE, Detector
+from dmc.progress import progress
+
+
+@dataclass(frozen=True)
+class DetectionEvaluation:
+    """As fractions: VOC's 11-point and area average precision of each class, and COCO's over all."""
+
+    per_class: dict[str, AveragePrecision]
+    coco: float  # mean over overlaps 0.5, 0.55, ..., 0.95
+    coco_50: float
+    data: str  # which scenes
+    images: int
+    skipped: int
+
+    @property
+    def mean(self) -> float:
+        """mAP by VOC2007's 11 points, over the classes that have objects."""
+        return self.of(list(self.per_class))
+
+    @property
+    def mean_area(self) -> float:
+        return _mean([p.area for p in self.per_class.values()])
+
+    def of(self, names: Sequence[str]) -> float:
+        return _mean([self.per_class[name].eleven_points for name in names])
+
+
+def _mean(values: Sequence[float]) -> float:
+    real = [value for value in values if not math.isnan(value)]
+    return sum(real) / len(real) if real else float("nan")
+
+
+def evaluate(
+    model: Detector | DetectorTeachers,
+    data: str | Path | Source,
+    *,
+    keep: Sequence[str] | None = None,
+    known: bool = False,
+    rename: Mapping[str, str] | None = None,
+) -> DetectionEvaluation:
+    """Average precision on labeled scenes; images without objects stay in, since false alarms count.
+
+    `keep`, `known` and `rename` are as for classifiers, and leave out objects. A class of `keep` that the model knows
+    and the scenes do not show has no precision: NaN."""
+    source = open_annotated(data).require_objects()
+    absent: list[str] = []
+    if keep is not None:
+        wanted = Classes.of(dict.fromkeys((*source.classes, *model.classes.names))).keep(keep, source.name).names
+        absent = [name for name in wanted if name not in source.classes]
+        source = source.keep([name for name in wanted if name not in absent], empty=True)
+    source = source.rename(names_for_them(source, model.classes, model.name, rename or {}))
+    if known:
+        whole, source = source, source.keep(known_names(source, model.classes, model.name), empty=True)
+        say_left_out("objects", whole, source, model.name)
+    require_known_classes(source, model.classes, model.name)
+    found, truth, skipped = _answers(model, source)
+    labels = {name: model.classes.require(name) for name in source.classes}
+    renumbered = np.array([labels[name] for name in source.classes], dtype=np.int64)
+    truth = [t._replace(labels_M=renumbered[t.labels_M]) for t in truth]
+    per_class = {name: average_precision(found, truth, label) for name, label in labels.items()}
+    per_class |= {name: average_precision(found, truth, model.classes.require(name)) for name in absent}
+    overall = coco_precision(found, truth, list(labels.values()))
+    return DetectionEvaluation(per_class, *overall, source.name, len(found), skipped)
+
+
+def _answers(model: Detector | DetectorTeachers, source: Source) -> tuple[list[Detections], list[Objects], int]:
+    """What is found in each image and what is there, both in the image's own pixels."""
+    model.to(pick_device())
+    found: list[Detections] = []
+    truth: list[Objects] = []
+    stream = StreamLoader(source, model.transform)  # every image is wanted once, so none is kept
+    with progress(stream.count, "evaluating") as bar:
+        for batch in stream.in_order(8):
+            assert isinstance(batch, DetectionBatch)
+            answers = model.detections(batch.images_N3HW.to(pick_device()), batch.sizes)
+            for one, (height, width), there in zip(answers, batch.sizes, batch.objects, strict=True):
+                assert there is not None
+                found.append(scaled(one, there.width / width, there.height / height))
+                truth.append(there)
+            bar.update(len(batch))
+    return found, truth, len(stream.skipped)
+
+
+def scaled(found: Detections, x: float, y: float) -> Detections:
+    return found._replace(boxes_M4=(found.boxes_M4 * np.array([x, y, x, y])).astype(np.float32))
+
+
+def coco_precision(found: Sequence[Detections], truth: Sequence[Objects], labels: Sequence[int]) -> tuple[float, float]:
+    """COCO's average precision, and that at overlap 0.5, by its own library; difficult objects are crowds there."""
+    from faster_coco_eval import COCO, COCOeval_faster
+
+    def xywh(box: Any) -> list[float]:
+        left, top, right, bottom = (float(v) for v in box)
+        return [left, top, right - left, bottom - top]
+
+    annotations: list[dict[str, Any]] = []
+    answers: list[dict[str, Any]] = []
+    for i, (seen, there) in enumerate(zip(found, truth, strict=True)):
+        for box, label, difficult in zip(there.boxes_M4, there.labels_M, there.difficult_M, strict=True):
+            x, y, width, height = xywh(box)
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": i,
+                    "category_id": int(label),
+                    "bbox": [x, y, width, height],
+                    "area": width * height,
+                    "iscrowd": int(difficult),
+                }
+            )
+        for box, label, score in zip(seen.boxes_M4, seen.labels_M, seen.scores_M, strict=True):
+            if int(label) in labels:
+                answers.append({"image_id": i, "category_id": int(label), "bbox": xywh(box), "score": float(score)})
+    if not answers or not annotations:
+        return 0.0, 0.0
+    images = [{"id": i, "width": there.width, "height": there.height} for i, there in enumerate(truth)]
+    with contextlib.redirect_stdout(io.StringIO()):
+        known = COCO(
+            {"images": images, "annotations": annotations, "categories": [{"id": k, "name": str(k)} for k in labels]}
+        )
+        job = COCOeval_faster(known, known.loadRes(answers), "bbox")
+        job.evaluate()
+        job.accumulate()
+        job.summarize()
+    average, at_half = (float(value) if value >= 0 else math.nan for value in job.stats[:2])  # -1: no object counts
+    return average, at_half
+
+
+@dataclass(frozen=True)
+class DetectedObject:
+    """One object that was found: corners in the picture's pixels."""
+
+    name: str
+    score: float
+    box: tuple[float, float, float, float]
+
+
+def predict(
+    model: Detector | DetectorTeachers, images: Picture | Sequence[Picture], least: float = 0.3
+) -> list[list[DetectedObject] | None]:
+    """What is found in each image with at least that score, best first; None for one that cannot be read."""
+    answers = [or_reason(partial(sightings, model, record, least)) for record in pictures(images)]
+    return [None if isinstance(answer, DecodeError) else answer for answer in answers]
+
+
+def sightings(model: Detector | DetectorTeachers, record: Record, least: float) -> list[DetectedObject]:
+    """What is found in one image, in its own pixels."""
+    if not 0 <= least <= 1:
+        raise DmcError(f"the least score to show is 0 to 1, not {least:g}")
+    model.to(pick_device())
+    batch = model.transform.batch([(record, decode(record, model.transform))])
+    with opened(record) as image:
+        width, height = upright_size(image)
+    one = model.detections(batch.images_N3HW.to(pick_device()), batch.sizes, min(least, MIN_SCORE))[0]
+    one = scaled(one, width / batch.sizes[0][1], height / batch.sizes[0][0])
+    return [
+        DetectedObject(model.classes.names[label], float(score), (float(a), float(b), float(c), float(d)))
+        for (a, b, c, d), score, label in zip(one.boxes_M4, one.scores_M, one.labels_M, strict=True)
+        if score >= least
+    ]

@@ -1,0 +1,1 @@
+"""What is measured: average precision, class-incremental metrics."""

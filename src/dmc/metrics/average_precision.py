@@ -1,0 +1,97 @@
+"""Average precision as PASCAL VOC defines it: by 11 points (2007) and by area (2010).
+
+No well-kept library computes the 2007 metric exactly. Boxes here lie between pixel borders, so their areas are those of
+VOC's convention, in which a box from pixel 3 to pixel 5 is three pixels wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dmc.data.sources import Objects
+
+OVERLAP = 0.5
+Floats = npt.NDArray[np.float64]
+
+
+class Detections(NamedTuple):
+    """What a detector found in one image, in the image's own pixels."""
+
+    boxes_M4: npt.NDArray[np.float32]
+    scores_M: npt.NDArray[np.float32]
+    labels_M: npt.NDArray[np.int64]
+
+
+class AveragePrecision(NamedTuple):
+    eleven_points: float
+    area: float
+    objects: int  # without difficult ones
+
+
+def average_precision(found: Sequence[Detections], truth: Sequence[Objects], label: int) -> AveragePrecision:
+    """For one class, over all images. A class without objects has no precision: NaN."""
+    objects = sum(int(((t.labels_M == label) & ~t.difficult_M).sum()) for t in truth)
+    if not objects:
+        return AveragePrecision(float("nan"), float("nan"), 0)
+    scores: list[float] = []
+    hits: list[bool | None] = []  # None: on a difficult object, counts neither way
+    for image, known in zip(found, truth, strict=True):
+        mine = image.labels_M == label
+        there = known.labels_M == label
+        scores += image.scores_M[mine].tolist()
+        hits += _hits(image.boxes_M4[mine], image.scores_M[mine], known.boxes_M4[there], known.difficult_M[there])
+    order = np.argsort(-np.array(scores), kind="stable")
+    counted = [hits[i] for i in order if hits[i] is not None]
+    right = np.cumsum(np.array(counted, dtype=float))
+    recall, precision = right / objects, right / np.arange(1, len(right) + 1)
+    return AveragePrecision(_eleven_points(recall, precision), _area(recall, precision), objects)
+
+
+def _hits(
+    boxes_M4: npt.NDArray[np.float32],
+    scores_M: npt.NDArray[np.float32],
+    truth_G4: npt.NDArray[np.float32],
+    difficult_G: npt.NDArray[np.bool_],
+) -> list[bool | None]:
+    """Of one image: best score first, each takes the object that it overlaps most; an object is found once."""
+    hits: list[bool | None] = [False] * len(boxes_M4)
+    taken = np.zeros(len(truth_G4), dtype=bool)
+    overlap_MG = overlaps(boxes_M4, truth_G4)
+    for i in np.argsort(-scores_M, kind="stable"):
+        if not len(truth_G4):
+            break
+        best = int(overlap_MG[i].argmax())
+        if overlap_MG[i, best] < OVERLAP:
+            continue
+        if difficult_G[best]:
+            hits[i] = None
+        elif not taken[best]:
+            hits[i] = taken[best] = True
+    return hits
+
+
+def overlaps(a_M4: npt.NDArray[np.float32], b_G4: npt.NDArray[np.float32]) -> Floats:
+    """Intersection over union, in double precision: 0.5 is a borderline case that annotations do hit."""
+    a, b = a_M4.astype(np.float64)[:, None], b_G4.astype(np.float64)[None]
+    sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
+    common = sides.clip(min=0).prod(axis=-1)
+    areas = (a[..., 2:] - a[..., :2]).prod(axis=-1) + (b[..., 2:] - b[..., :2]).prod(axis=-1)
+    shared: Floats = common / np.maximum(areas - common, 1e-12)
+    return shared
+
+
+def _eleven_points(recall: Floats, precision: Floats) -> float:
+    """VOC2007: the mean over recalls 0, 0.1, ..., 1 of the best precision at that recall or more."""
+    points = [precision[recall >= tenth / 10 - 1e-12] for tenth in range(11)]
+    return float(np.mean([part.max() if len(part) else 0.0 for part in points]))
+
+
+def _area(recall: Floats, precision: Floats) -> float:
+    """VOC2010: the area under the curve of the best precision at each recall or more."""
+    envelope = np.maximum.accumulate(precision[::-1])[::-1]
+    steps = np.diff(np.concatenate([[0.0], recall]))
+    return float((steps * envelope).sum())

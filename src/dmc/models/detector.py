@@ -1,0 +1,155 @@
+"""A detector, the names of its classes and what it wants to see; saved and loaded like a classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torchvision.ops import batched_nms, clip_boxes_to_image, remove_small_boxes
+
+from dmc.classes import Classes
+from dmc.data.detection_batch import ShorterSide
+from dmc.data.preprocess import Preprocessing
+from dmc.errors import DmcError, first_line
+from dmc.metrics.average_precision import Detections
+from dmc.models.blueprint import SSD_IMAGES, Blueprint, create_detector
+from dmc.models.one_stage import Answers, OneStage
+from dmc.models.specialist import Model
+from dmc.seeds import seed_for
+
+IMAGENET = Preprocessing(640, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # 640: the paper's shorter side
+MIN_SCORE, CANDIDATES, MAX_DETECTIONS, NMS = 0.05, 1000, 300, 0.5
+Decode = Callable[[Tensor, Tensor], Tensor]  # box offsets and their anchors to corners in pixels
+
+
+class Detector(Model):
+    """Its module answers an image with logits and boxes for each anchor: see `dmc.models.one_stage`."""
+
+    task = "object-detection"
+
+    @classmethod
+    def untrained(
+        cls,
+        arch: str,
+        names: Iterable[str],
+        preprocessing: Preprocessing | None = None,
+        seed: int = 0,
+        weights: str | None = "imagenet",
+    ) -> Detector:
+        """Random heads on a backbone with ImageNet weights, with those of a file, or with random ones (None)."""
+        plan = Blueprint.of(arch)
+        if weights is None and plan.norm == "frozen" and plan.family != "ssd":  # nobody measured its statistics
+            if "norm=" in arch:
+                raise DmcError(f"{arch}: random weights cannot stay as they are; leave norm=frozen out")
+            arch = f"{arch},norm=batch"
+        classes = Classes.of(names)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for(seed, "weights"))
+            module = create_detector(arch, classes.width, weights)
+        return cls(module, classes, preprocessing or detector_preprocessing(arch), "sigmoid", arch, name=arch)
+
+    @property
+    def network(self) -> OneStage:
+        if not isinstance(self.module, OneStage):
+            raise DmcError(f"{self.name} is no one-stage detector that dmc knows")
+        return self.module
+
+    @property
+    def transform(self) -> ShorterSide:
+        return ShorterSide(self.preprocessing.size, self.preprocessing.interpolation, self.network.stretches)
+
+    def blank(self) -> Tensor:
+        return self.preprocessing.normalised(self.transform.blank().to(self.device))
+
+    def _check_head(self) -> None:
+        try:
+            with torch.no_grad():
+                answers = self.module(self.blank())
+        except Exception as error:
+            raise DmcError(f"{self.name} does not accept images: {first_line(error)}") from None
+        if answers.logits_NAK.shape[2] != self.classes.width:
+            raise DmcError(
+                f"{self.name} has {self.classes.width} class names but answers {answers.logits_NAK.shape[2]}"
+            )
+
+    def answers(self, images_N3HW: Tensor) -> Answers:
+        """uint8 RGB images of one shape to an answer for each anchor."""
+        found: Answers = self.module(self.preprocessing.normalised(images_N3HW.to(self.device)))
+        if self.classes.whole:
+            return found
+        return self.network.kept(found, self.classes.columns)
+
+    def scores(self, answers: Answers) -> Tensor:
+        """The probability of each class at each anchor."""
+        return self.network.scores(answers.logits_NAK, answers.boxes_NAB)
+
+    def detections(
+        self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], least: float = MIN_SCORE
+    ) -> list[Detections]:
+        """What it finds in each image with more than the least score, in the batch's pixels, best first."""
+        with torch.no_grad():
+            answers = self.answers(images_N3HW)
+            self.require_finite(answers.logits_NAK)
+            return found_in(answers, self.scores(answers), self.network.decoded, sizes, least)
+
+    def widened(self, names: Iterable[str], seed: int = 0) -> Detector:
+        """A copy that answers for more classes: for the old ones as before, for the new ones at random."""
+        if self.arch is None or not self.classes.whole:
+            raise DmcError(f"{self.name} cannot grow: it needs an architecture name and all of its own classes")
+        classes = Classes.of((*self.names, *names))
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for(seed, "weights"))
+            module = create_detector(self.arch, classes.width)
+        wide = type(self)(module, classes, self.preprocessing, self.output, self.arch, self.name)
+        old, new = (len(model.names) + model.network.background for model in (self, wide))
+        own = self.module.state_dict()
+        with torch.no_grad():
+            for key, value in wide.module.state_dict().items():
+                if value.shape == own[key].shape:
+                    value.copy_(own[key])
+                else:  # a class head has its outputs anchor by anchor
+                    value.view(-1, new, *value.shape[1:])[:, :old] = own[key].view(-1, old, *value.shape[1:])
+        return wide
+
+
+def detector_preprocessing(arch: str) -> Preprocessing:
+    """ImageNet's, or what the backbone was trained with; the shorter side has 640 pixels, an SSD's square its own."""
+    plan = Blueprint.of(arch)
+    if plan.family == "ssd":
+        return Preprocessing(*SSD_IMAGES[plan.backbone])
+    if not plan.backbone.startswith("timm/"):
+        return IMAGENET
+    import timm
+
+    cfg = timm.get_pretrained_cfg(plan.backbone.removeprefix("timm/"))
+    return replace(IMAGENET, mean=tuple(cfg.mean), std=tuple(cfg.std)) if cfg else IMAGENET
+
+
+def found_in(
+    answers: Answers, scores_NAK: Tensor, decode: Decode, sizes: Sequence[tuple[int, int]], least: float
+) -> list[Detections]:
+    """What is found in each image of a batch."""
+    images = zip(scores_NAK, answers.boxes_NAB, sizes, strict=True)
+    return [suppressed(scores, boxes, answers.anchors_A4, decode, size, least) for scores, boxes, size in images]
+
+
+def suppressed(
+    scores_AK: Tensor,
+    boxes_AB: Tensor,
+    anchors_A4: Tensor,
+    decode: Decode,
+    size: tuple[int, int],
+    least: float = MIN_SCORE,
+) -> Detections:
+    """The best candidates of an image, without those that overlap a better one of the same class."""
+    flat = scores_AK.flatten()
+    likely = (flat > least).nonzero().flatten()
+    best = likely[flat[likely].topk(min(CANDIDATES, len(likely))).indices]
+    places, labels_M = best // scores_AK.shape[1], best % scores_AK.shape[1]
+    boxes_M4 = clip_boxes_to_image(decode(boxes_AB[places], anchors_A4[places]), size)
+    scores_M = flat[best]
+    inside = remove_small_boxes(boxes_M4, 1e-3)  # of one in the padding nothing is left
+    kept = inside[batched_nms(boxes_M4[inside], scores_M[inside], labels_M[inside], NMS)][:MAX_DETECTIONS]
+    return Detections(boxes_M4[kept].cpu().numpy(), scores_M[kept].cpu().numpy(), labels_M[kept].cpu().numpy())

@@ -1,0 +1,55 @@
+"""The demo's picture: what each model was shown on the left, how well it does on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from dmc.data.sources import Source
+from dmc.demos.classification import TITLES, Row
+from dmc.report.figures import FONT, Bar, BarRow, draw_bars, look_of, new_figure, save
+
+SHOWN = ("Specialist A\nwas taught", "Specialist B\nwas taught", "Merging them\nlooked at")
+PANELS = {"old": "digits 0-4", "new": "digits 5-9", "all": "all ten"}
+
+
+def draw(rows: Sequence[Row], shown: Sequence[Source], path: Path) -> None:
+    figure, plots = new_figure(1, 1 + len(PANELS), size=(2.6, 3.1), widths=(1.25, 1, 1, 1))
+    _draw_sheet(plots[0], shown)
+    bars = [
+        BarRow(
+            TITLES[row.method],
+            look_of(row.method),
+            {title: Bar(100 * getattr(row, part)) for part, title in PANELS.items()},
+        )
+        for row in rows
+    ]
+    draw_bars(plots[1:], list(PANELS.values()), bars)
+    plots[2].set_xlabel("accuracy, %", fontsize=FONT + 1)
+    save(figure, path)
+
+
+def _draw_sheet(plot: Any, shown: Sequence[Source]) -> None:
+    strips = [np.concatenate([_tile(r.image) for r in islice(s.records(seed=1), 24)]) for s in shown]
+    sheet = np.concatenate([_folded(strip) for strip in strips])
+    plot.imshow(255 - sheet, cmap="gray", vmin=0, vmax=255)
+    height = sheet.shape[0] / len(shown)
+    plot.set_yticks([height * (i + 0.5) for i in range(len(shown))], SHOWN, fontsize=FONT + 1)
+    plot.set_xticks([])
+    plot.tick_params(length=0)
+    plot.spines[:].set_visible(False)
+
+
+def _tile(image: object) -> np.ndarray:
+    """One 8x8 image with a margin."""
+    return np.pad(np.asarray(image), 1)
+
+
+def _folded(column: np.ndarray) -> np.ndarray:
+    """A column of 24 tiles to three rows of eight, with room below."""
+    tiles = column.reshape(3, 8, 10, 10).transpose(0, 2, 1, 3).reshape(30, 80)
+    return np.pad(tiles, ((2, 2), (0, 0)))

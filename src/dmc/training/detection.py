@@ -1,0 +1,99 @@
+"""Ordinary training of a detector on scenes with boxes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dmc.data.annotations import DetectionImages, open_annotated
+from dmc.data.batch import Batch
+from dmc.data.detection_batch import DetectionBatch
+from dmc.data.loader import MEMORY
+from dmc.data.preprocess import Preprocessing
+from dmc.data.sources import Source
+from dmc.models.detector import Detector, detector_preprocessing
+from dmc.models.one_stage import Answers
+from dmc.training.held_out import HeldOut
+from dmc.training.loop import Objective
+from dmc.training.run_folder import CHECKPOINT_EVERY
+from dmc.training.schedule import DETECTION, Schedule
+from dmc.training.supervised import fit_model
+
+
+class Detection(Objective):
+    """The family's own loss: focal loss and L1 for RetinaNet."""
+
+    def __init__(self, detector: Detector, data_classes: Sequence[str]) -> None:
+        self.detector, self.module = detector, detector.module
+        self.column_of_label = torch.tensor([detector.classes.require(name) for name in data_classes])
+
+    def losses(self, batch: Batch) -> dict[str, Tensor]:
+        parts = self.parts(self.detector.answers(batch.images_N3HW), batch)
+        return {"loss": torch.stack(list(parts.values())).sum(), **parts}
+
+    def parts(self, answers: Answers, batch: Batch) -> dict[str, Tensor]:
+        assert isinstance(batch, DetectionBatch)
+        column_of_label = self.column_of_label.to(answers.logits_NAK.device)
+        targets = [{"boxes": t["boxes"], "labels": column_of_label[t["labels"]]} for t in batch.targets]
+        return self.detector.network.objective(answers, targets)
+
+
+def train(
+    data: str | Path | Source,
+    out: str | Path | None = None,
+    *,
+    arch: str = "retinanet_resnet50_fpn",
+    preprocessing: Preprocessing | None = None,
+    size: int | None = None,
+    weights: str | None = "imagenet",
+    schedule: Schedule = DETECTION,
+    seed: int = 0,
+    memory: int = MEMORY,
+    resume: bool = False,
+    checkpoint_every: float = CHECKPOINT_EVERY,
+    exam: HeldOut[Detector] | None = None,
+) -> Detector:
+    """Train a detector on scenes with boxes."""
+    source = open_annotated(data)
+    detector = detector_for(source, arch, preprocessing, size, weights, seed)
+    began = {"weights": weights}
+    return fit_scenes(
+        detector, source, out, schedule, seed, memory, resume, checkpoint_every, settings=began, exam=exam
+    )
+
+
+def detector_for(
+    source: Source,
+    arch: str,
+    preprocessing: Preprocessing | None = None,
+    size: int | None = None,
+    weights: str | None = "imagenet",
+    seed: int = 0,
+) -> Detector:
+    """An untrained detector for the classes of labeled scenes."""
+    preprocessing = preprocessing or detector_preprocessing(arch)
+    preprocessing = replace(preprocessing, size=size or preprocessing.size)
+    return Detector.untrained(arch, source.classes, preprocessing, seed, weights)
+
+
+def fit_scenes(
+    detector: Detector,
+    source: DetectionImages,
+    out: str | Path | None = None,
+    schedule: Schedule = DETECTION,
+    seed: int = 0,
+    memory: int = MEMORY,
+    resume: bool = False,
+    checkpoint_every: float = CHECKPOINT_EVERY,
+    task: Detection | None = None,
+    settings: Mapping[str, Any] | None = None,
+    exam: HeldOut[Detector] | None = None,
+) -> Detector:
+    """Train a detector, as it is, on scenes with some or all of its classes."""
+    task = task or Detection(detector, source.classes)
+    return fit_model(detector, source, task, out, schedule, seed, memory, resume, checkpoint_every, settings, exam)

@@ -1,0 +1,271 @@
+"""The folder of one run: its configuration, its metrics, its checkpoint, and a lock while it is being written.
+
+run.json        every setting, resolved; a resumed run must have the same
+metrics.jsonl   a line for each epoch
+checkpoint.pt   weights, optimizer and position: all that `--resume` needs
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from filelock import FileLock, Timeout
+from torch import Tensor, nn
+
+from dmc.errors import DmcError, first_line
+from dmc.files import OWN_FILES, replacing, require_free, write_text
+from dmc.models.specialist import AnyModel
+from dmc.models.weights import fill, read_weights, weights_in
+
+MAY_DIFFER = ("versions", "from")  # a teacher may have moved: its fingerprint is what counts
+PLACES = ("name", "weights")  # of images, of a file: another machine has them in another folder
+log = logging.getLogger("dmc")
+CHECKPOINT_EVERY = 30.0  # seconds: what a kill may cost
+
+
+@dataclass
+class Position:
+    """Where a run stands: the next step, and what the current epoch has added up so far."""
+
+    step: int = 0
+    images: int = 0
+    seconds: float = 0.0
+    loss_sums: dict[str, float] = field(default_factory=dict)
+    epoch_images: int = 0
+
+    def add(self, losses: dict[str, float], images: int, seconds: float) -> None:
+        """One step was taken on `images` images with these mean losses."""
+        self.step += 1
+        self.images += images
+        self.epoch_images += images
+        self.seconds += seconds
+        for name, loss in losses.items():
+            self.loss_sums[name] = self.loss_sums.get(name, 0.0) + loss * images
+
+    @property
+    def mean_loss(self) -> float:
+        """Of the current epoch so far."""
+        return self.loss_sums["loss"] / self.epoch_images
+
+    def end_epoch(self) -> dict[str, float]:
+        """What the epoch added up to, and a clean slate for the next."""
+        means = {name: total / self.epoch_images for name, total in self.loss_sums.items()}
+        self.loss_sums, self.epoch_images = {}, 0
+        return {"step": self.step, "images": self.images, "seconds": round(self.seconds, 3), **means}
+
+
+class Run:
+    """Use as a context manager; `out=None` makes a temporary folder that is gone afterwards."""
+
+    def __init__(
+        self,
+        out: str | Path | None,
+        config: dict[str, Any],
+        resume: bool = False,
+        checkpoint_every: float = CHECKPOINT_EVERY,
+    ) -> None:
+        self.temporary = out is None
+        self.folder = Path(tempfile.mkdtemp(prefix="dmc-")) if out is None else Path(out)
+        self.config: dict[str, Any] = json.loads(json.dumps(config))
+        self.resume, self.checkpoint_every = resume, checkpoint_every
+        self.made_folders: list[Path] = []
+        self.fresh = False
+
+    def __enter__(self) -> Run:
+        self.made_folders = [p for p in (self.folder, *self.folder.parents) if not p.exists()]
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.lock = FileLock(self.folder / ".lock", timeout=0)
+            self.lock.acquire()
+        except Timeout:
+            raise DmcError(f"{self.folder} is in use by another run; wait for it or choose another folder") from None
+        except OSError as error:
+            raise DmcError(f"cannot write to {self.folder}: {error.strerror}") from None
+        try:
+            require_free(self.folder, self.resume)
+            self._settle_config()
+        except DmcError:
+            self._leave()
+            raise
+        self.last_checkpoint = time.monotonic()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        learned = (self.folder / "checkpoint.pt").exists()
+        if kind is not None and self.fresh and not learned:
+            for name in OWN_FILES:  # leave nothing half-written
+                (self.folder / name).unlink(missing_ok=True)
+        if isinstance(error, KeyboardInterrupt):
+            place = f"in {self.folder}" if learned and not self.temporary else "nowhere"
+            error.add_note(f"what was learned is kept {place}")
+        self._leave()
+
+    def _leave(self) -> None:
+        (self.folder / ".lock").unlink(missing_ok=True)  # while it is still ours
+        self.lock.release()
+        if self.temporary:
+            shutil.rmtree(self.folder)
+        for made in self.made_folders:
+            if made.exists() and not any(made.iterdir()):
+                made.rmdir()
+
+    def _settle_config(self) -> None:
+        path = self.folder / "run.json"
+        if path.exists():
+            try:
+                started = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError:
+                raise DmcError(f"{path} is damaged, so the run cannot be resumed; choose another folder") from None
+            difference = _first_difference(started, self.config)
+            if difference:
+                raise DmcError(f"{self.folder} was started with other settings: {difference}; resume with the same")
+        else:
+            self.fresh = True
+            write_text(path, json.dumps(self.config, indent=2) + "\n")
+
+    @property
+    def finished(self) -> bool:
+        found = (self.folder / "config.json").exists()
+        if found:
+            log.info(f"{self.folder} is finished: nothing is trained again")
+        return found
+
+    def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer, notes: dict[str, Tensor]) -> Position:
+        """Put the checkpoint's state into module, optimizer and notes; a fresh position where there is none."""
+        path, metrics = self.folder / "checkpoint.pt", self.folder / "metrics.jsonl"
+        if not path.exists():
+            metrics.unlink(missing_ok=True)
+            return Position()
+        state = _read_checkpoint(path)
+        module.load_state_dict(state["module"])
+        optimizer.load_state_dict(state["optimizer"])
+        self.recall(notes)
+        position = Position(**state["position"])
+        if metrics.exists():  # lines written after the checkpoint will be written again
+            kept = [line for line in metrics.read_text().splitlines() if _step_of(line) <= position.step]
+            write_text(metrics, "".join(f"{line}\n" for line in kept))
+        return position
+
+    def recall(self, notes: dict[str, Tensor]) -> None:
+        """Put what the checkpoint noted beside the weights into these tensors."""
+        if notes:
+            state = _read_checkpoint(self.folder / "checkpoint.pt")
+            for name, note in notes.items():
+                note.copy_(state["notes"][name])
+
+    def checkpoint(
+        self, module: nn.Module, optimizer: torch.optim.Optimizer, notes: dict[str, Tensor], position: Position
+    ) -> None:
+        state = {
+            "module": module.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "notes": notes,
+            "position": asdict(position),
+        }
+        with replacing(self.folder / "checkpoint.pt") as path:
+            try:
+                torch.save(state, path)
+            except RuntimeError as error:  # what torch makes of a full disk
+                raise DmcError(f"cannot write {self.folder / 'checkpoint.pt'}: {first_line(error)}") from None
+        self.last_checkpoint = time.monotonic()
+
+    @property
+    def checkpoint_due(self) -> bool:
+        return time.monotonic() - self.last_checkpoint >= self.checkpoint_every
+
+    def log(self, **values: Any) -> None:
+        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+            file.write(json.dumps(values) + "\n")
+
+    def result(self, model: AnyModel) -> AnyModel:
+        """What a finished run has left behind, put into a model that is built alike."""
+        try:
+            config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
+            model.provenance = config["dmc"]["provenance"]
+        except (ValueError, KeyError):
+            raise DmcError(f"{self.folder / 'config.json'} is damaged; choose another folder") from None
+        path = weights_in(self.folder, str(self.folder))
+        fill(model.module, read_weights(path), path, model.require_arch(), model.classes.width)
+        model.module.eval()
+        model.name = str(self.folder)
+        return model.to(model.device)  # in the memory format of a training, so that what follows rounds alike
+
+    def finish(self, model: AnyModel) -> AnyModel:
+        """Save the result beside the run, and give it the folder's name."""
+        if not self.temporary:
+            model.save(self.folder)
+            model.name = str(self.folder)
+        return model
+
+
+def _read_checkpoint(path: Path) -> dict[str, Any]:
+    try:
+        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception:  # torch's own words advise to load it unsafely
+        raise DmcError(f"{path} is damaged, so the run cannot be resumed; choose another folder") from None
+    return state
+
+
+@cache
+def versions() -> dict[str, str]:
+    """What a result may depend on besides its settings; the commit, where dmc runs from a checkout."""
+    packages = ("deep-model-consolidation", "torch", "torchvision", "timm", "numpy", "pillow")
+    found = {"python": platform.python_version()} | {name: metadata.version(name) for name in packages}
+    checkout = Path(__file__).resolve().parents[3]
+    if (checkout / ".git").exists() and shutil.which("git"):
+        command = ["git", "-C", str(checkout), "describe", "--always", "--dirty", "--abbrev=12"]
+        described = subprocess.run(command, capture_output=True, text=True, check=False)
+        found |= {"commit": described.stdout.strip()} if described.returncode == 0 else {}
+    return found
+
+
+def made(started: float) -> dict[str, Any]:
+    """What a result tells of its making; the minutes are those since `started` (time.monotonic)."""
+    return {"minutes": round((time.monotonic() - started) / 60, 2), "threads": torch.get_num_threads(), **versions()}
+
+
+def _step_of(line: str) -> float:
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError):
+        return float("inf")  # half a line, cut off by a kill
+
+
+def _first_difference(old: Any, new: Any, path: str = "") -> str:
+    """The first setting in which two configurations differ, as text; see MAY_DIFFER and PLACES."""
+    if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        old, new = dict(enumerate(old)), dict(enumerate(new))
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*old, *(k for k in new if k not in old)]:
+            was, now = old.get(key), new.get(key)
+            if key in PLACES and isinstance(was, str) and isinstance(now, str):
+                was, now = (was, now) if _last_parts(was) != _last_parts(now) else ("", "")
+            if key not in MAY_DIFFER and (found := _first_difference(was, now, f"{path}.{key}")):
+                return found
+        return ""
+    return "" if old == new else f"{path.lstrip('.')} was {_short(old)} and is now {_short(new)}"
+
+
+def _last_parts(places: str) -> list[str]:
+    """Of images that were joined, all."""
+    return [Path(place).name for place in places.split(" + ")]
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

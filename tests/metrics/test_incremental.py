@@ -1,0 +1,49 @@
+"""Metrics and class orders against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dmc.bench.streams import class_order, grouped
+from dmc.metrics.incremental import scores
+
+# Three groups (2, 1 and 1 classes), ten test images a class.
+GROUPS = [[0, 1], [2], [3]]
+AFTER_1 = np.array([[9, 1], [3, 7]])
+AFTER_2 = np.array([[6, 0, 4], [2, 4, 4], [0, 0, 10]])
+AFTER_3 = np.array([[5, 0, 0, 5], [1, 2, 0, 7], [1, 1, 4, 4], [0, 0, 2, 8]])
+JOINT_3 = np.array([[9, 1, 0, 0], [1, 9, 0, 0], [0, 0, 9, 1], [0, 0, 1, 9]])
+
+
+def test_scores_of_a_stream() -> None:
+    found = scores([AFTER_1, AFTER_2, AFTER_3], GROUPS)
+    assert found.accuracy == pytest.approx([16 / 20, 20 / 30, 19 / 40])
+    assert found.per_group == [pytest.approx([0.8]), pytest.approx([0.5, 1.0]), pytest.approx([0.35, 0.4, 0.8])]
+    assert found.final == pytest.approx(0.475)
+    assert found.average_incremental == pytest.approx((20 / 30 + 19 / 40) / 2)  # the first group does not count
+    assert found.forgetting == pytest.approx(((0.8 - 0.35) + (1.0 - 0.4)) / 2)
+    assert found.old_new_gap == pytest.approx((0.35 + 0.4) / 2 - 0.8)
+
+
+def test_intransigence_compares_the_newest_group_with_joint_training() -> None:
+    found = scores([AFTER_1, AFTER_2, AFTER_3], GROUPS)
+    joint = scores([AFTER_1, JOINT_3[:3, :3], JOINT_3], GROUPS)
+    assert joint.per_group[1][1] == 1.0  # 9 of the 9 that are left in the cut matrix
+    assert found.intransigence(joint) == pytest.approx(((1.0 - 1.0) + (0.9 - 0.8)) / 2)
+
+
+def test_order_0_is_icarls() -> None:
+    """The list that later work copies as "iCaRL's class order"."""
+    found = class_order([str(i) for i in range(100)], 0)
+    assert " ".join(found) == (
+        "87 0 52 58 44 91 68 97 51 15 94 92 10 72 49 78 61 14 8 86 84 96 18 24 32 45 88 11 4 67 69 66 77 47 "
+        "79 93 29 50 57 83 17 81 41 12 37 59 25 20 80 73 1 28 6 46 62 82 53 9 31 75 38 63 33 74 27 22 36 3 16 "
+        "21 60 19 70 90 89 43 5 42 65 76 40 30 23 85 2 95 56 48 71 64 98 13 99 7 34 55 54 26 35 39"
+    )
+    assert class_order("abcdef", 1) != class_order("abcdef", 2)
+    assert sorted(class_order("abcdef", 3)) == list("abcdef")
+
+
+def test_the_last_group_has_what_is_left() -> None:
+    assert grouped("abcde", 2) == (("a", "b"), ("c", "d"), ("e",))

@@ -1,0 +1,93 @@
+"""What is different about SSDs: a background class, a square, weights of their own normalisation."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchvision.ops import remove_small_boxes
+
+import dmc
+from dmc.errors import DmcError
+from dmc.models.blueprint import create_detector
+from dmc.models.detector import Detector, detector_preprocessing
+from dmc.models.one_stage import Answers, OneStage
+
+
+def test_ssd_scores_are_a_softmax_against_the_background() -> None:
+    network = create_detector("ssdlite320_mobilenet_v3_large", 2).eval()
+    assert isinstance(network, OneStage)
+    images = torch.randn(1, 3, 320, 320)
+    with torch.no_grad():
+        features = list(network.backbone(images).values())  # type: ignore[operator]
+        own = F.softmax(network.head(features)["cls_logits"], dim=-1)  # type: ignore[operator]
+        answers = network.forward(images)
+        torch.testing.assert_close(network.scores(answers.logits_NAK, answers.boxes_NAB), own[..., 1:])
+
+
+def test_the_best_finds_are_those_of_torchvisions_own_postprocessing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On made-up answers: those of random weights have ties, whose order nobody promises."""
+    detector = Detector.untrained("ssdlite320_mobilenet_v3_large", "ab", weights=None)
+    network: Any = detector.module.eval()
+    images = torch.zeros((1, 3, 320, 320), dtype=torch.uint8)
+    with torch.no_grad():
+        fresh = detector.answers(images)
+    draw = torch.Generator().manual_seed(0)
+    raw_1AJ = 3 * torch.randn((1, len(fresh.anchors_A4), 3), generator=draw)  # with the background in front
+    boxes_1A4 = torch.randn((1, len(fresh.anchors_A4), 4), generator=draw)
+    answers = fresh._replace(logits_NAK=raw_1AJ[..., 1:] - raw_1AJ[..., :1], boxes_NAB=boxes_1A4)
+    monkeypatch.setattr(detector, "answers", lambda _: answers)
+    ours = detector.detections(images, [(320, 320)])[0]
+    network.score_thresh, network.nms_thresh = 0.05, 0.5
+    head = {"cls_logits": raw_1AJ, "bbox_regression": boxes_1A4}
+    theirs = network.postprocess_detections(head, [fresh.anchors_A4], [(320, 320)])[0]
+    best = remove_small_boxes(theirs["boxes"], 1e-3)[:20]  # it also gives boxes that clipping left nothing of
+    np.testing.assert_allclose(ours.scores_M[:20], theirs["scores"][best].numpy(), rtol=1e-4)
+    np.testing.assert_allclose(ours.boxes_M4[:20], theirs["boxes"][best].numpy(), rtol=1e-4, atol=1e-2)
+    assert (ours.labels_M[:20] + 1).tolist() == theirs["labels"][best].tolist()
+
+
+@pytest.mark.parametrize("arch", ["ssd300_vgg16", "ssdlite320_mobilenet_v3_large"])
+def test_an_ssd_sees_what_torchvisions_does(arch: str) -> None:
+    from torchvision.models import detection
+
+    own = getattr(detection, arch)(weights=None, weights_backbone=None).transform
+    found = detector_preprocessing(arch)
+    assert (found.size, found.mean, found.std) == (own.fixed_size[0], tuple(own.image_mean), tuple(own.image_std))
+
+
+def test_an_ssd_begins_with_the_weights_that_fit_its_normalisation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torchvision.models import vgg16
+
+    state = {f"features.{key}": value for key, value in vgg16().features.state_dict().items()}
+    asked: list[str] = []
+
+    def fetched(url: str, what: str) -> dict[str, Tensor]:
+        asked.append(url)
+        return state
+
+    monkeypatch.setattr("dmc.models.blueprint.fetched", fetched)
+    detector = Detector.untrained("ssd300_vgg16", "ab", weights="imagenet")
+    assert "vgg16_features" in asked[0]  # made for a standard deviation of 1/255, as the preprocessing is
+    assert torch.equal(detector.module.get_parameter("backbone.features.0.weight"), state["features.0.weight"])
+    detector.save(tmp_path / "d")
+    assert dmc.load(tmp_path / "d").fingerprint == detector.fingerprint
+    with pytest.raises(DmcError, match="no ImageNet weights for the reduced tail of ssdlite320_mobilenet_v3_large"):
+        Detector.untrained("ssdlite320_mobilenet_v3_large", "ab", weights="imagenet")
+
+
+def test_an_ssd_without_a_class_takes_it_for_background() -> None:
+    """Of e^2, e^10 and e^-5 against e^0, what is left for a is e^2 in all of them: not in e^2 + e^0."""
+    network = create_detector("ssdlite320_mobilenet_v3_large", 3)
+    assert isinstance(network, OneStage)
+    whole = Answers(torch.tensor([[[2.0, 10.0, -5.0]]]), torch.zeros(1, 1, 4), torch.zeros(1, 4), [1])
+    score = network.scores(network.kept(whole, [0]).logits_NAK, whole.boxes_NAB).item()
+    assert score == pytest.approx(math.exp(2) / (math.exp(2) + math.exp(10) + math.exp(-5) + 1), rel=1e-5)

@@ -1,0 +1,376 @@
+"""Detectors as users handle them: networks, files, train, merge, learn, evaluate, look."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from inspect import signature
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.ops import remove_small_boxes
+from typer.main import get_command
+
+import dmc
+from dmc.api import load, predict
+from dmc.cli import app
+from dmc.data.annotations import open_annotated
+from dmc.data.batch import Batch
+from dmc.data.detection_batch import ShorterSide
+from dmc.data.loader import open_loader
+from dmc.data.open import open_images
+from dmc.data.sources import Objects
+from dmc.distill.detector_agreement import Recovered, as_objects, false_alarms
+from dmc.distill.detector_teachers import DetectorTeachers, Selected
+from dmc.distill.folding import NORMS
+from dmc.errors import DmcError
+from dmc.evaluation.detection import coco_precision, evaluate
+from dmc.metrics.average_precision import Detections
+from dmc.models.blueprint import create_detector
+from dmc.models.detector import IMAGENET, MIN_SCORE, Detector, suppressed
+from dmc.tasks.detector_consolidation import DetectionDistillation, DetectorConsolidation
+from dmc.training.detection import Detection
+from dmc.training.loop import Objective
+from tests.conftest import Answer, tiny
+from tests.detectors import TINY, untrained
+
+Dmc = Callable[..., Answer]
+FAMILIES = (
+    "retinanet_resnet18_fpn,width=16,depth=1",
+    TINY,
+    "fcos:timm/test_resnet,width=64,depth=1",
+    "ssdlite320_mobilenet_v3_large",
+    "retinanet:timm/test_mambaout,width=16,depth=1",  # N x H x W x C
+)
+
+
+def test_cocos_precision_counts_overlaps_up_to_the_boxs_own() -> None:
+    """A box that covers 3/5 of the truth passes at 0.5, 0.55 and 0.6: three of COCO's ten overlaps."""
+    truth = [Objects(np.array([[0, 0, 10, 10]], np.float32), np.array([4]), np.array([False]), 20, 20)]
+    found = [Detections(np.array([[0, 0, 10, 6]], np.float32), np.ones(1, np.float32), np.array([4]))]
+    assert coco_precision(found, truth, [4]) == pytest.approx((0.3, 1.0))
+    hard = [truth[0]._replace(difficult_M=np.array([True]))]
+    assert all(math.isnan(value) for value in coco_precision(found, hard, [4]))
+
+
+def test_overlapping_candidates_of_one_class_are_suppressed() -> None:
+    boxes = torch.tensor([[0.0, 0, 10, 10], [1.0, 0, 11, 10], [50.0, 50, 60, 60], [0.0, 0, 10, 10]])
+    scores = torch.tensor([[0.9, 0.0], [0.8, 0.0], [0.01, 0.0], [0.0, 0.7]])
+    found = suppressed(scores, boxes, boxes, lambda offsets, _: offsets, (100, 100))
+    assert found.labels_M.tolist() == [0, 1]  # another class may lie at the same place, and 0.01 is too little
+    assert found.scores_M == pytest.approx([0.9, 0.7])
+    found = suppressed(scores, boxes, boxes, lambda offsets, _: offsets, (100, 100), least=0.005)
+    assert found.scores_M == pytest.approx([0.9, 0.7, 0.01])  # unless less is asked for
+
+
+def test_nothing_is_found_in_the_padding() -> None:
+    """Of an image of 40 x 30 pixels in a frame of 64 x 64, clipping leaves nothing of the second and third box."""
+    boxes = torch.tensor([[30.0, 20, 60, 60], [45.0, 5, 60, 20], [5.0, 31, 20, 60]])
+    found = suppressed(torch.full((3, 1), 0.9), boxes, boxes, lambda offsets, _: offsets, (30, 40))
+    assert found.boxes_M4.tolist() == [[30, 20, 40, 30]]
+
+
+@pytest.mark.parametrize("arch", FAMILIES)
+def test_every_family_trains_saves_and_loads(arch: str, tmp_path: Path) -> None:
+    detector = untrained("ab", arch)
+    images = torch.randint(0, 256, (2, 3, 320, 320), dtype=torch.uint8)
+    answers = detector.answers(images)
+    targets = [{"boxes": torch.tensor([[20.0, 30, 120, 140]]), "labels": torch.tensor([1])}]
+    targets.append({"boxes": torch.zeros((0, 4)), "labels": torch.zeros(0, dtype=torch.long)})
+    detector.module.train()
+    losses = detector.network.objective(detector.answers(images), targets)
+    torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
+    assert all(torch.isfinite(loss) for loss in losses.values())
+    detector.module.eval()
+    loaded = dmc.load(detector.save(tmp_path / "d"))
+    assert isinstance(loaded, Detector)
+    assert (loaded.arch, loaded.names, loaded.preprocessing) == (detector.arch, ("a", "b"), detector.preprocessing)
+    torch.testing.assert_close(loaded.answers(images).logits_NAK, detector.answers(images).logits_NAK)
+    assert answers.logits_NAK.shape[1] == len(answers.anchors_A4) == sum(answers.levels)
+    assert "object-detection" in (tmp_path / "d" / "README.md").read_text()
+
+
+@pytest.mark.parametrize("arch", FAMILIES)
+def test_a_widened_detector_answers_as_before(arch: str) -> None:
+    old = untrained("ab", arch)
+    wide = old.widened("cde")
+    images = torch.randint(0, 256, (1, 3, 320, 320), dtype=torch.uint8)
+    with torch.no_grad():
+        before, after = old.answers(images), wide.answers(images)
+    torch.testing.assert_close(after.logits_NAK[..., :2], before.logits_NAK)
+    torch.testing.assert_close(after.boxes_NAB, before.boxes_NAB)
+
+
+@pytest.mark.parametrize("arch", FAMILIES)
+def test_every_family_consolidates(arch: str, unlabeled: Path, tmp_path: Path) -> None:
+    """And the student comes closer to its teachers, in what it calls things and in where it sees them."""
+    schedule = dmc.Schedule(epochs=4, lr=1e-3, algorithm="adam", batch_size=4)
+    teachers = [untrained("ab", arch), untrained("c", arch, seed=1)]
+    size = 64 if "ssd" not in arch else None
+    images = np.stack([np.asarray(Image.open(path)) for path in sorted(unlabeled.iterdir())[:8]])
+    merged = dmc.consolidate(teachers, images, tmp_path / "m", size=size, weights=None, schedule=schedule)
+    assert merged.names == ("a", "b", "c")
+    first, *_, last = (json.loads(line) for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines())
+    assert last["classes"] < 0.9 * first["classes"]
+    assert last["boxes"] < first["boxes"]
+
+
+def test_an_interrupted_run_ends_with_the_same_weights_bit_for_bit(
+    monkeypatch: pytest.MonkeyPatch, squares: Path, unlabeled: Path, tmp_path: Path
+) -> None:
+    schedule = dmc.Schedule(epochs=2, lr=1e-3, algorithm="adam", batch_size=20)
+    usual: dict[str, Any] = {"size": 64, "weights": None, "schedule": schedule, "resume": True, "checkpoint_every": 0}
+    teachers = [untrained("ab"), untrained("c", seed=1)]
+    runs: dict[type[Objective], Callable[[Path], Any]] = {
+        Detection: lambda out: dmc.train(squares, out, arch=TINY, **usual),
+        DetectionDistillation: lambda out: dmc.consolidate(teachers, unlabeled, out, **usual),
+    }
+    for task, run in runs.items():
+        whole, parts = tmp_path / f"whole-{task.__name__}", tmp_path / f"parts-{task.__name__}"
+        run(whole)
+        real, steps = task.losses, count()
+
+        def stopping(self: Objective, batch: Batch, real: Any = real, steps: count[int] = steps) -> dict[str, Tensor]:
+            if next(steps) == 2:  # within an epoch
+                raise KeyboardInterrupt
+            found: dict[str, Tensor] = real(self, batch)
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(task, "losses", stopping)
+            with pytest.raises(KeyboardInterrupt):
+                run(parts)
+        assert not (parts / "model.safetensors").exists()
+        run(parts)
+        assert (whole / "model.safetensors").read_bytes() == (parts / "model.safetensors").read_bytes()
+
+
+def test_training_asks_folded_teachers_without_autograd(monkeypatch: pytest.MonkeyPatch, unlabeled: Path) -> None:
+    teachers = [untrained("ab"), untrained("c", seed=1)]
+    assert all(any(isinstance(part, NORMS) for part in teacher.module.modules()) for teacher in teachers)
+    asked: list[tuple[bool, bool]] = []
+    select = DetectorTeachers.select
+
+    def watched(self: DetectorTeachers, images_N3HW: Tensor, count: int) -> Selected:
+        found = select(self, images_N3HW, count)
+        folded = not any(isinstance(part, NORMS) for d in self.answering for part in d.module.modules())
+        asked.append((folded, found.logits_NST.requires_grad or found.boxes_NSB.requires_grad))
+        return found
+
+    monkeypatch.setattr(DetectorTeachers, "select", watched)
+    schedule = dmc.Schedule(epochs=1, lr=1e-4, algorithm="adam", batch_size=20)
+    DetectorConsolidation(teachers, unlabeled, size=64, weights=None, schedule=schedule).run(None, False, 30)
+    assert asked == [(True, False)] * 2  # 40 images
+    assert all(parameter.grad is None for teacher in teachers for parameter in teacher.module.parameters())
+
+
+@pytest.mark.parametrize("arch", [TINY, "fcos:timm/test_resnet,width=64,depth=1"])
+def test_the_best_finds_are_those_of_torchvisions_own_postprocessing(arch: str) -> None:
+    detector = untrained("ab", arch)
+    network: Any = detector.module.eval()
+    with torch.no_grad():
+        for parameter in network.head.parameters():  # scores that differ: a fresh head gives 0.01 everywhere
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    images = torch.randint(0, 256, (1, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+    ours = detector.detections(images, [(96, 96)])[0]
+    network.score_thresh, network.nms_thresh = 0.05, 0.5
+    network.topk_candidates, network.detections_per_img = 1000, 300
+    with torch.no_grad():
+        answers = detector.answers(images)
+        head = network.head(list(network.backbone(detector.preprocessing.normalised(images)).values()))
+        split = {key: list(value.split(answers.levels, dim=1)) for key, value in head.items()}
+        anchors = [list(torch.split(answers.anchors_A4, answers.levels))]
+        theirs = network.postprocess_detections(split, anchors, [(96, 96)])[0]
+    best = remove_small_boxes(theirs["boxes"], 1e-3)[:10]  # it also gives boxes that clipping left nothing of
+    assert len(best) == 10
+    np.testing.assert_allclose(ours.scores_M[:10], theirs["scores"][best].numpy(), rtol=1e-4)
+    np.testing.assert_allclose(ours.boxes_M4[:10], theirs["boxes"][best].numpy(), rtol=1e-3, atol=1e-2)
+    assert ours.labels_M[:10].tolist() == theirs["labels"][best].tolist()
+
+
+def test_the_papers_defaults_are_those_of_the_command_line() -> None:
+    """64 anchors and lambda = 1 are the library's; the help says so, and passes nothing on."""
+    usual = signature(DetectorConsolidation).parameters
+    assert {name: usual[name].default for name in ("anchors", "box_weight")} == {"anchors": 64, "box_weight": 1.0}
+    options = {p.name: p for p in get_command(app).commands["consolidate"].params}  # type: ignore[attr-defined]
+    for name, default in (("anchors", "64"), ("box_weight", "1"), ("temperature", "2"), ("scale", "auto")):
+        assert options[name].default is None
+        assert options[name].help.endswith(f"[default: {default}]")
+
+
+def test_a_broken_image_does_not_shift_the_others_truth(squares: Path, tmp_path: Path) -> None:
+    """A detector that sees the truth: perfect, whether images are held or streamed."""
+    folder = shutil.copytree(squares, tmp_path / "squares")
+    (folder / "JPEGImages" / "val_003.jpg").write_bytes(b"no image")
+    scenes = open_annotated(f"{folder},split=val")
+
+    class Seer(Detector):
+        def detections(
+            self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], least: float = 0
+        ) -> list[Detections]:
+            found = []
+            for image, (_, width) in zip(images_N3HW, sizes, strict=True):
+                boxes, labels = [], []
+                for label, name in enumerate(self.names):
+                    channel = ("red", "green", "blue").index(name)
+                    others = [c for c in range(3) if c != channel]
+                    mask = (image[channel] > 170) & (image[others].amax(dim=0) < 120)
+                    for columns in (slice(0, width // 2), slice(width // 2, width)):  # one square in each half
+                        ys, xs = mask[:, columns].nonzero(as_tuple=True)
+                        if len(ys) > 60:
+                            left = columns.start
+                            boxes.append(
+                                [left + int(xs.min()), int(ys.min()), left + int(xs.max()) + 1, int(ys.max()) + 1]
+                            )
+                            labels.append(label)
+                found.append(
+                    Detections(
+                        np.array(boxes, np.float32).reshape(-1, 4),
+                        np.ones(len(boxes), np.float32),
+                        np.array(labels, np.int64),
+                    )
+                )
+            return found
+
+    seer = Seer(create_detector(TINY, 3).eval(), scenes.classes, replace(IMAGENET, size=80))
+    result = evaluate(seer, scenes)
+    assert (result.images, result.skipped) == (19, 1)
+    assert result.mean > 0.9
+
+
+def test_false_alarms_are_counted_by_hand() -> None:
+    """Teacher one is sure of an `a`, teacher two of a `b` there as well; its second find has too low a score."""
+    one = Detections(np.array([[0, 0, 10, 10]], "f4"), np.array([0.9], "f4"), np.array([0]))
+    two = Detections(np.array([[0, 0, 10, 10], [50, 50, 60, 60]], "f4"), np.array([0.5, 0.2], "f4"), np.array([0, 0]))
+    truth = as_objects([one, two], [(0,), (1,)], (64, 100))
+    assert truth.labels_M.tolist() == [0, 1]
+    assert (truth.width, truth.height) == (100, 64)
+    student = Detections(
+        np.array([[1, 0, 10, 10], [0, 0, 10, 10], [50, 50, 60, 60], [50, 50, 60, 60]], "f4"),
+        np.array([0.8, 0.7, 0.6, 0.1], "f4"),
+        np.array([0, 1, 1, 0]),  # right, right, where nobody is sure, and one that it is not sure of itself
+    )
+    assert false_alarms(student, truth) == 1
+
+
+def test_what_the_student_finds_again(unlabeled: Path) -> None:
+    """A twin of the first teacher, wider by a class that it never names, does not find what the second one does."""
+    first, second = untrained("ab"), untrained("c", seed=1)
+    with torch.no_grad():
+        for detector in (first, second):
+            detector.module.get_parameter("head.classification_head.cls_logits.bias").fill_(2.0)
+    twin = first.widened("c")
+    with torch.no_grad():
+        twin.module.get_parameter("head.classification_head.cls_logits.bias").view(-1, 3)[:, 2] = -20
+    teachers = DetectorTeachers([first, second], "none")
+    loader = open_loader(open_images(unlabeled), ShorterSide(64))
+    found = Recovered.of(twin, teachers, loader)
+    assert found.images == loader.count
+    assert min(found.objects) > 0
+    assert found.precision[0] > 0.8  # not 1: equal scores are sorted by rounding
+    assert found.precision[1] == 0
+    assert found.false_alarms < 0.2 * found.objects[0]
+
+
+def test_mixed_backbones_merge_and_other_anchors_do_not(unlabeled: Path) -> None:
+    quick = dmc.Schedule(epochs=1, lr=1e-4, batch_size=40)
+    other = untrained("c", "retinanet:timm/test_efficientnet,width=24,depth=2,scale=2", seed=1)
+    assert dmc.consolidate([untrained("ab"), other], unlabeled, size=64, weights=None, schedule=quick).names == tuple(
+        "abc"
+    )
+    for arch in ("retinanet:timm/test_resnet,width=16,depth=1", "fcos:timm/test_resnet,width=64"):
+        with pytest.raises(DmcError, match="lay their anchors differently"):
+            dmc.consolidate([untrained("ab"), untrained("c", arch)], unlabeled, weights=None)
+
+
+def test_bad_combinations(tmp_path: Path, unlabeled: Path) -> None:
+    detector = untrained("ab")
+    cases: tuple[tuple[list[Any], dict[str, Any], str], ...] = (
+        ([detector, tiny("cd")], {}, "detector-0 is a detector and tiny-0 a classifier"),
+        ([detector, untrained("c")], {"loss": "kd"}, "detectors have log-odds"),
+        ([detector, untrained("c")], {"temperature": 3.0}, "temperature is a setting of classifiers"),
+        ([tiny("ab"), tiny("cd")], {"anchors": 5}, "anchors is a setting of detectors"),
+        ([detector, untrained("c")], {"anchors": 0}, "anchors 0 must be at least 1"),
+        ([detector, untrained("c")], {"box_weight": float("nan")}, "box weight nan must be 0 or a positive number"),
+        ([detector, untrained("c")], {"arch": f"{TINY},norm=frozen"}, "random weights cannot stay as they are"),
+        ([detector, untrained("c")], {"arch": "retinanet_resnet19_fpn"}, "unknown detector 'retinanet_resnet19_fpn'"),
+        ([detector, untrained("c")], {"weights": "nowhere.pth"}, "no such weights: nowhere.pth"),
+        ([detector, untrained("c")], {"arch": "retinanet:timm/vit_tiny_patch16_224"}, "a pyramid needs 8, 16 and 32"),
+        ([detector, untrained("c")], {"arch": "retinanet:timm/nonsense"}, "cannot make a backbone of timm/nonsense"),
+    )
+    for teachers, settings, words in cases:
+        given = settings if isinstance(teachers[0], dmc.Specialist) else {"weights": None, **settings}
+        with pytest.raises(DmcError, match=words):
+            dmc.consolidate(teachers, unlabeled, **given)
+
+
+def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled: Path, tmp_path: Path) -> None:
+    """Two detectors that know different squares become one, which then learns a third."""
+    short = ("--weights", "random", "--lr-shape", "one-cycle", "--lr", 0.005, "--size", 64)
+    arch = ("--arch", TINY)
+    for name, kinds, val in (("rg", "red,green", f"{squares},split=val"), ("b", "blue", "auto")):
+        command = ("train", squares, "-o", tmp_path / name, *arch, "--keep", kinds, "--epochs", 15, *short)
+        said = dmc(*command, "--val", val)
+        assert said.code == 0, said.err
+        assert ("held-out mAP" in said.out) == (name == "rg")
+    tested = evaluate(load(tmp_path / "rg"), f"{squares},split=val", keep=["red", "green"])
+    line = f"{tested.mean:.1%} on 20 images ({squares} (val))"
+    assert f"- held-out mAP: {line}" in (tmp_path / "rg" / "README.md").read_text()
+    said = dmc("check", tmp_path / "rg", tmp_path / "b", "--aux", unlabeled, "--weights", "random")
+    assert said.code == 0, said.err
+    assert "64 pixels on the shorter side" in said.out
+    merge = ("consolidate", tmp_path / "rg", tmp_path / "b", "--aux", unlabeled, "-o", tmp_path / "m")
+    said = dmc(*merge, "--epochs", 25, *short)
+    assert said.code == 0, said.err
+    assert json.loads((tmp_path / "m" / "config.json").read_text())["dmc"]["task"] == "object-detection"
+    test = f"{squares},split=val"
+    found = json.loads(dmc("evaluate", tmp_path / "m", test, "--json").out)
+    assert found["images"] == 20
+    assert found["per_class"]["red"]["area"] > 0.5
+    assert found["per_class"]["green"]["area"] > 0.5
+    assert found["per_class"]["blue"]["area"] > 0.2  # of a teacher with one class
+    assert found["data"].endswith("(val)")
+    assert "VOC07 AP" in dmc("evaluate", tmp_path / "m", test).out
+    image = squares / "JPEGImages" / "val_000.jpg"
+    said = dmc("predict", tmp_path / "m", image, "--json", "--draw", tmp_path / "drawn", "--least", 0.2)
+    (answer,) = json.loads(said.out)
+    assert {"class", "score", "box"} == set(answer["objects"][0])
+    with Image.open(tmp_path / "drawn" / "val_000.png") as picture:
+        assert picture.size == (96, 80)
+    assert "val_000.jpg: " in dmc("predict", tmp_path / "m", image).out
+    (answer,) = json.loads(dmc("predict", tmp_path / "m", image, "--json", "--least", 0.001).out)
+    (tmp_path / "broken.jpg").write_bytes(b"no image")
+    said = dmc("predict", tmp_path / "m", tmp_path / "broken.jpg", image, "--json", "--draw", tmp_path / "beside")
+    broken, good = json.loads(said.out)
+    assert (said.code, broken) == (2, {"image": str(tmp_path / "broken.jpg"), "error": "it is not an image"})
+    assert good["image"] == str(image)
+    assert [path.name for path in (tmp_path / "beside").iterdir()] == ["val_000.png"]
+    with Image.open(image) as picture:
+        one, none, same = predict(tmp_path / "m", [image, tmp_path / "broken.jpg", np.array(picture)])
+    assert none is None
+    assert [sighting.box for sighting in same] == [sighting.box for sighting in one] != []
+    scores = [found["score"] for found in answer["objects"]]
+    assert 0.001 <= min(scores) < MIN_SCORE  # below what counts in an evaluation
+    for wrong, words in (
+        (("--least", 1.1), "less than or equal to 1"),
+        ((image, "--draw", tmp_path / "d"), "both would be drawn"),
+        ((tmp_path / "drawn" / "val_001.png", "--draw", tmp_path / "drawn"), "val_001.png would be overwritten"),
+        (("--top", 1), "is a detector: --top is for classifiers"),
+    ):
+        said = dmc("predict", tmp_path / "m", image, *wrong)
+        assert (said.code, words in said.err) == (2, True), said.err
+    said = dmc("learn", tmp_path / "rg", squares, "--keep", "blue", "--aux", unlabeled, "-o", tmp_path / "l",
+               "--specialist-epochs", 1, "--epochs", 1, *short)  # fmt: skip
+    assert said.code == 0, said.err
+    assert "3 classes" in said.out
+    assert f"dmc learn, new classes from {squares}" in said.out
+    assert dmc("evaluate", tmp_path / "rg", test).code == 2  # it does not know blue

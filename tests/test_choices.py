@@ -1,0 +1,158 @@
+"""What is chosen where the user says nothing: by the images, by the teachers, by the time there is."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dmc as library
+from dmc.choices import AUTO, Length, clamped, shorter_side
+from dmc.data.open import open_images, open_labeled
+from dmc.data.preprocess import Preprocessing
+from dmc.data.sources import ArrayImages
+from dmc.errors import DmcError
+from dmc.merging import student_for
+from dmc.models.specialist import Specialist
+from dmc.tasks import task_for, task_of
+from dmc.tasks.classification import Classification
+from dmc.tasks.detection import Detection
+from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
+from tests.conftest import Answer, tiny, write_images
+from tests.test_cli import bad
+
+Dmc = Callable[..., Answer]
+CLASSES = Classification()
+
+
+def images(side: int) -> ArrayImages:
+    return ArrayImages(np.zeros((4, side, side + 20, 3), np.uint8))
+
+
+@pytest.mark.parametrize(
+    ("side", "arch", "size"),
+    [(8, "cifar_resnet32", 8), (32, "cifar_resnet32", 32), (48, "cifar_resnet32", 32), (96, "resnet18", 96),
+     (333, "resnet18", 128)],
+)  # fmt: skip
+def test_the_network_suits_the_images(side: int, arch: str, size: int) -> None:
+    assert shorter_side(images(side)) == side
+    chosen = CLASSES.network_for(images(side), None, None, None)
+    assert (chosen.arch, chosen.size) == (arch, size)
+    assert f"about {side} pixels" in str(chosen)
+    assert CLASSES.network_for(images(side), None, 64, None).size == 64  # what is asked for has the last word
+
+
+def test_a_detector_is_chosen_where_there_are_boxes(tmp_path: Path) -> None:
+    (tmp_path / "VOC" / "Annotations").mkdir(parents=True)
+    assert isinstance(task_for(tmp_path / "VOC", None), Detection)
+    assert isinstance(task_for(tmp_path / "VOC", "resnet18"), Classification)
+    assert isinstance(task_for("instances.json,images=here", None), Detection)
+    assert isinstance(task_for(tmp_path, None), Classification)
+    chosen = Detection().network_for(images(200), None, None, AUTO)
+    assert (chosen.arch, chosen.size, chosen.weights) == ("retinanet_resnet18_fpn", 192, "imagenet")
+
+
+def test_schedules_are_as_long_as_the_images_ask_for() -> None:
+    _, few = CLASSES.supervised_schedules(500, pretrained=False)
+    paper, many = CLASSES.supervised_schedules(50_000, pretrained=False)
+    assert (few.epochs, few.batch_size, many.epochs, many.batch_size) == (200, 32, 10, 128)
+    assert paper == SPECIALIST
+    assert CLASSES.distillation_schedules(4_000, pretrained=False)[1].epochs == 75
+    assert CLASSES.distillation_schedules(4_000, pretrained=False)[0] == CONSOLIDATION
+    _, tuned = CLASSES.supervised_schedules(1_000, pretrained=True)
+    assert (tuned.epochs, tuned.lr) == (20, 0.01)
+    assert [clamped(wanted, 4, 10) for wanted in (0.2, 5.1, 99)] == [4, 6, 10]
+
+
+def test_the_student_is_as_the_largest_of_all_teachers() -> None:
+    """Not as the first."""
+    large = Specialist.untrained("cifar_resnet14", "cd", Preprocessing(size=24))
+    large.name = "large"
+    teachers = [tiny("ab"), large]
+    chosen = student_for(task_of(teachers), teachers, images(32), None, None, None)
+    assert (chosen.arch, chosen.size, chosen.why) == ("cifar_resnet14", 24, "as the largest of the teachers, large")
+    nameless = Specialist(tiny("ab").module, "ab", Preprocessing(size=16))
+    chosen = student_for(task_of([nameless]), [nameless], images(32), None, None, None)
+    assert (chosen.arch, chosen.size) == ("cifar_resnet32", 32)  # by the images
+
+
+def test_a_budget_of_time_becomes_epochs(caplog: pytest.LogCaptureFixture) -> None:
+    """Ten minutes at 50 images/s are 30,000 images: 7 passes over 4,000."""
+    usual = Schedule(epochs=50)
+    with caplog.at_level(logging.INFO, "dmc"):
+        assert Length(minutes=10).timed(usual, 4_000, 50, "net").epochs == 7
+        assert Length(minutes=10, share=0.5).timed(usual, 4_000, 50, "net").epochs == 3
+        assert Length().timed(usual, 4_000, 50, "net") == usual
+    assert [record.getMessage() for record in caplog.records] == [
+        "net: 7 epochs of 4,000 images, about 9 min 20 s",
+        "net: 3 epochs of 4,000 images, about 4 min 00 s",
+        "net: 50 epochs of 4,000 images, about 1 h 06 min",
+    ]
+    with pytest.raises(DmcError, match="a pass over 4,000 images takes 1 min 20 s: allow more"):
+        Length(minutes=1).timed(usual, 4_000, 50, "net")
+    with pytest.raises(DmcError, match="give epochs or minutes, not both"):
+        Length(minutes=1, changes={"epochs": 2})
+
+
+def test_photographs_get_a_network_for_photographs(dmc: Dmc, tmp_path: Path) -> None:
+    """Without a network its ImageNet weights cannot be had here, and that is said; nothing trains in no time."""
+    for name in ("cat", "dog"):
+        write_images(tmp_path / "photos" / name, 3, size=140)
+    said = dmc("train", tmp_path / "photos", "-o", tmp_path / "m", "--minutes", 0.001, "--weights", "random")
+    bad(said, "a pass over 6 images takes ", "allow more")
+    assert not (tmp_path / "m").exists()
+
+
+def test_python_takes_what_the_command_line_takes(tmp_path: Path, labeled_folder: Path, aux_folder: Path) -> None:
+    teachers = [tiny("ab", 1), tiny("cd", 2)]
+    merged = library.consolidate(teachers, aux_folder, tmp_path / "m", epochs=2, batch_size=8, lr=0.05)
+    run = json.loads((tmp_path / "m" / "run.json").read_text())
+    assert (run["schedule"]["epochs"], run["schedule"]["batch_size"], run["schedule"]["lr"]) == (2, 8, 0.05)
+    assert (run["schedule"]["shape"], run["scale"], run["balance"]) == ("one-cycle", "auto", True)
+    assert merged.names == ("a", "b", "c", "d")
+    found = library.check(teachers, aux_folder, epochs=3)
+    assert (found["estimate"]["epochs"], found["estimate"]["images"]) == (3, 72)
+    with pytest.raises(DmcError, match=r"epochs 0: Input should be greater than or equal to 1"):
+        library.consolidate(teachers, aux_folder, epochs=0)
+    with pytest.raises(DmcError, match="profile 'papper' is none of auto, paper"):
+        library.train(labeled_folder, arch="cifar_resnet8", profile="papper")  # type: ignore[arg-type]
+
+
+def test_the_papers_profile_is_the_papers(tmp_path: Path, aux_folder: Path) -> None:
+    """Its schedule, its literal method, every image trained on, the first teacher's architecture."""
+    teachers = [tiny("ab", 1), Specialist.untrained("cifar_resnet14", "cd", Preprocessing(size=16))]
+    library.consolidate(teachers, aux_folder, tmp_path / "m", profile="paper", epochs=1)
+    run = json.loads((tmp_path / "m" / "run.json").read_text())
+    assert run["schedule"] == json.loads(CONSOLIDATION.model_copy(update={"epochs": 1}).model_dump_json())
+    assert (run["scale"], run["balance"], run["aux"]["held_out"]) == ("none", False, 0)
+    assert (run["student"]["arch"], run["weights"]) == ("cifar_resnet8", None)
+
+
+def test_a_resumed_run_keeps_what_was_chosen(
+    dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A faster hour would have room for more epochs; the run goes on with those it was begun with."""
+    from dmc.training import loop
+
+    merge = ("consolidate", *two_models, "--aux", aux_folder, "-o", tmp_path / "m", "--minutes", 0.01)
+    monkeypatch.setattr(
+        "dmc.consolidation.images_per_second", lambda task, batch: 100.0
+    )  # 60 images in all: 2 passes over 24
+    steps = loop.require_finite
+    monkeypatch.setattr(loop, "require_finite", lambda at, module: 1 / 0 if at.step > 1 else steps(at, module))
+    monkeypatch.delenv("DMC_TRACEBACK")
+    assert dmc(*merge, "--checkpoint-every", 0).code == 2
+    monkeypatch.setattr(loop, "require_finite", steps)
+    monkeypatch.setattr("dmc.consolidation.images_per_second", lambda task, batch: 900.0)
+    said = dmc(*merge, "--resume")
+    assert said.code == 0, said.err
+    assert json.loads((tmp_path / "m" / "run.json").read_text())["schedule"]["epochs"] == 2
+    assert "2 epochs, 48 images seen" in said.out
+
+
+def test_train_and_val_are_found_by_the_sources(labeled_folder: Path, aux_folder: Path) -> None:
+    assert shorter_side(open_labeled(labeled_folder)) == shorter_side(open_images(aux_folder)) == 20
