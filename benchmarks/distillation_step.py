@@ -56,7 +56,7 @@ def main() -> None:
         (answers.logits_NAK.square().mean() + answers.boxes_NAB.square().mean()).backward()  # type: ignore[no-untyped-call]
 
     def whole_step() -> None:
-        task.losses(batch)["loss"].backward()  # type: ignore[no-untyped-call]
+        task.losses(student.module, batch)["loss"].backward()  # type: ignore[no-untyped-call]
 
     parts: dict[str, Callable[[], object]] = {
         "teachers": lambda: teachers.each(images_N3HW),

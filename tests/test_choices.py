@@ -139,15 +139,13 @@ def test_a_resumed_run_keeps_what_was_chosen(
     from dmc.training import loop
 
     merge = ("consolidate", *two_models, "--aux", aux_folder, "-o", tmp_path / "m", "--minutes", 0.01)
-    monkeypatch.setattr(
-        "dmc.consolidation.images_per_second", lambda task, batch: 100.0
-    )  # 60 images in all: 2 passes over 24
+    monkeypatch.setattr("dmc.consolidation.images_per_second", lambda *_: 100.0)  # 60 images: 2 passes over 24
     steps = loop.require_finite
-    monkeypatch.setattr(loop, "require_finite", lambda at, module: 1 / 0 if at.step > 1 else steps(at, module))
+    monkeypatch.setattr(loop, "require_finite", lambda at, network: 1 / 0 if at.step > 1 else steps(at, network))
     monkeypatch.delenv("DMC_TRACEBACK")
     assert dmc(*merge, "--checkpoint-every", 0).code == 2
     monkeypatch.setattr(loop, "require_finite", steps)
-    monkeypatch.setattr("dmc.consolidation.images_per_second", lambda task, batch: 900.0)
+    monkeypatch.setattr("dmc.consolidation.images_per_second", lambda *_: 900.0)
     said = dmc(*merge, "--resume")
     assert said.code == 0, said.err
     assert json.loads((tmp_path / "m" / "run.json").read_text())["schedule"]["epochs"] == 2

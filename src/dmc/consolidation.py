@@ -78,7 +78,7 @@ class Consolidation(ABC, Generic[AnyModel]):
         """How the student is compared with its teachers."""
 
     @abstractmethod
-    def task(self) -> Objective:
+    def objective(self) -> Objective:
         """The double distillation."""
 
     @abstractmethod
@@ -127,7 +127,7 @@ class Consolidation(ABC, Generic[AnyModel]):
             loader, unseen = self.open_loaders()
             self.teachers.to(pick_device()).fold()
             self.prepare(loader)
-            at = fit(self.task(), loader, self.schedule, run, self.seed, "consolidating")
+            at = fit(self.student.module, self.objective(), loader, self.schedule, run, self.seed, "consolidating")
             self.settle(unseen)
             findings = self.compare(unseen)
             told = zip(self.teachers.specialists, findings.of_each, strict=True)
@@ -175,7 +175,7 @@ class Consolidation(ABC, Generic[AnyModel]):
         device = pick_device()
         self.teachers.to(device).fold()
         self.student.to(device)
-        return images_per_second(self.task(), batch.to(device))
+        return images_per_second(self.student.module, self.objective(), batch.to(device))
 
     def estimate(self) -> Estimate:
         """Time two steps on real images, and ask the teachers."""

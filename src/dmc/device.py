@@ -1,8 +1,23 @@
 """Where tensors live."""
 
+from functools import lru_cache
+
 import torch
+from torch import Tensor
 
 
 def pick_device() -> torch.device:
     """The accelerator if there is one, else the CPU."""
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
+
+
+@lru_cache(maxsize=256)
+def index(places: tuple[int, ...], device: torch.device) -> Tensor:
+    """Give places as a tensor on a device. It is made once: making one at each step would wait for the device."""
+    return torch.tensor(places, device=device)
+
+
+@lru_cache(maxsize=256)
+def per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Give a number for each channel of NCHW images, as a tensor that is made once for each device."""
+    return torch.tensor(values, device=device).view(1, -1, 1, 1)

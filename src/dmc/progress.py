@@ -11,6 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 EVERY = 30.0  # seconds between lines
+EVERY_NOTE = 0.5  # seconds between notes on a bar: each one waits for the device
 log = logging.getLogger("dmc")
 
 
@@ -30,21 +31,23 @@ def progress(total: int | None, what: str, done: int = 0) -> tqdm[Any]:
 
 
 @contextmanager
-def training_progress(total: int, what: str, done: int) -> Iterator[Callable[[int, str], None]]:
-    """Give a function to call after each step with its number of images and a note, such as epoch and loss."""
+def training_progress(total: int, what: str, done: int, note: Callable[[], str]) -> Iterator[Callable[[int], None]]:
+    """Give a function to call after each step with its number of images. `note` says epoch and loss, when asked."""
     started = told = time.monotonic()
     seen = 0
 
-    def stepped(images: int, note: str) -> None:
+    def stepped(images: int) -> None:
         nonlocal seen, told
         seen += images
-        bar.set_postfix_str(note, refresh=False)
-        bar.update(images)
         now = time.monotonic()
-        if bar.disable and now - told >= EVERY:
+        if now - told >= (EVERY if bar.disable else EVERY_NOTE):
             told, rate = now, seen / (now - started)
             left = duration((total - done - seen) / rate)
-            log.info(f"{what}: {note}, {rate:,.0f} images/s, about {left} left")
+            if bar.disable:
+                log.info(f"{what}: {note()}, {rate:,.0f} images/s, about {left} left")
+            else:
+                bar.set_postfix_str(note(), refresh=False)
+        bar.update(images)
 
     with progress(total, what, done) as bar:
         yield stepped

@@ -87,7 +87,7 @@ def test_the_loss_is_eq_8() -> None:
     teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none")
     student = fixed("abc", [[-5.0, 1.0, 0.0], [3.0, -2.0, -1.0], [9.0, 9.0, 9.0]], 0.25)
     found = DetectionDistillation(student, teachers, "l2", anchors=2, box_weight=0.5).losses(
-        Batch(IMAGES, torch.zeros(2))
+        student.module, Batch(IMAGES, torch.zeros(2))
     )
     classes = (2.0**2 / 3 + 3.0**2 / 3) / 2  # anchor 0 is off by 2 in c, anchor 1 by 3
     boxes = (4 * 0.25**2 / 2 + 4 * (100 - 0.25 - 0.5)) / 2  # anchor 1: 1.25 against 1; anchor 0: 0.25 against 100
@@ -118,7 +118,7 @@ def test_adapted_shmelkov_adds_the_old_outputs_at_the_old_models_best_anchors() 
     scene = DetectionBatch(
         IMAGES, torch.zeros(2), [(32, 32)] * 2, [torch.zeros(0, 4)] * 2, [torch.zeros(0).long()] * 2, []
     )
-    found = task.losses(scene)
+    found = task.losses(wide.module, scene)
     assert found["old classes"].item() == pytest.approx((1**2 + 2**2) / 4)
     assert found["old boxes"].item() == pytest.approx(4 * 0.5**2 / 2)
     assert found["loss"].item() == pytest.approx(7 + 5 / 4 + 0.5)

@@ -167,7 +167,7 @@ def test_the_penalty_is_strength_times_importance_times_squared_distance() -> No
     task = Regularised(wide, "cd", (), anchor, Penalty(importance, strength=0.7, limit=10.0))
     images = torch.randint(0, 256, (6, 3, 16, 16), dtype=torch.uint8)
     batch = Batch(images, torch.tensor([0, 1, 0, 1, 0, 1]))
-    task.losses(batch)["loss"].backward()  # type: ignore[no-untyped-call]
+    task.losses(wide.module, batch)["loss"].backward()  # type: ignore[no-untyped-call]
     task.gradients_ready()
     found = {name: p.grad.clone() for name, p in wide.module.named_parameters() if p.grad is not None}
     wide.module.zero_grad()

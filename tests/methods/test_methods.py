@@ -35,10 +35,13 @@ def test_lwf_distils_each_earlier_group_in_a_softmax_of_its_own() -> None:
     wide = old.widened("de")
     images = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([0, 1, 1, 0])
-    found = WithoutForgetting(wide, old, ("d", "e"), [2, 1], strength=3.0).losses(Batch(images, labels))
+    found = WithoutForgetting(wide, old, ("d", "e"), [2, 1], strength=3.0).losses(wide.module, Batch(images, labels))
     assert found["distillation"].item() == pytest.approx(0, abs=1e-6)  # nothing has been forgotten yet
     other = tiny("abcf", 2)
-    found = WithoutForgetting(wide.widened("f"), other, ("d", "e"), [2, 2], strength=3.0).losses(Batch(images, labels))
+    wider = wide.widened("f")
+    found = WithoutForgetting(wider, other, ("d", "e"), [2, 2], strength=3.0).losses(
+        wider.module, Batch(images, labels)
+    )
     logits, before = wide.widened("f").logits(images), other.logits(images)
     total = torch.zeros(())
     for head in (slice(0, 2), slice(2, 4)):
@@ -104,7 +107,7 @@ def test_icarl_distils_with_sigmoids() -> None:
     wide = tiny("abc", 2)
     images = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     task = SigmoidDistillation(wide, old, ("c", "a"))
-    found = task.losses(Batch(images, torch.tensor([0, 1])))["loss"].item()  # a new image and an exemplar
+    found = task.losses(wide.module, Batch(images, torch.tensor([0, 1])))["loss"].item()  # a new image, an exemplar
     expected = 0.0
     for y, q, truth in zip(wide.logits(images), old.logits(images).sigmoid(), (1.0, 0.0), strict=True):
         for answer, wanted in zip(y.sigmoid().tolist(), [*q.tolist(), truth], strict=True):

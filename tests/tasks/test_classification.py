@@ -62,7 +62,9 @@ def test_the_task_is_eq_3_on_the_teachers_targets() -> None:
     """The loss against the formula, spelled out class by class."""
     old, new, student = tiny("ab", 1), tiny("cde", 2), tiny("abcde", 3)
     images = torch.from_numpy(NOISE[:2]).permute(0, 3, 1, 2)
-    loss = Distillation(student, Teachers([old, new]), "l2", 1.0).losses(Batch(images, torch.zeros(2)))["loss"]
+    loss = Distillation(student, Teachers([old, new]), "l2", 1.0).losses(student.module, Batch(images, torch.zeros(2)))[
+        "loss"
+    ]
     total = 0.0
     for i in range(2):
         answer = student.logits(images)[i].tolist()
@@ -104,7 +106,7 @@ def test_other_losses_train_too(loss: LossName) -> None:
         student = dmc.consolidate(teachers, NOISE, loss=loss, schedule=schedule, **PAPER_FORM)
         images = torch.from_numpy(NOISE).permute(0, 3, 1, 2)
         task = Distillation(student, Teachers(teachers), loss, 2.0)
-        losses.append(task.losses(Batch(images, torch.zeros(32)))["loss"].item())
+        losses.append(task.losses(student.module, Batch(images, torch.zeros(32)))["loss"].item())
     assert losses[1] < 0.7 * losses[0]
 
 

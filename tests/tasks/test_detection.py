@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 from torchvision.ops import remove_small_boxes
 from typer.main import get_command
 
@@ -139,10 +139,12 @@ def test_an_interrupted_run_ends_with_the_same_weights_bit_for_bit(
         run(whole)
         real, steps = task.losses, count()
 
-        def stopping(self: Objective, batch: Batch, real: Any = real, steps: count[int] = steps) -> dict[str, Tensor]:
+        def stopping(
+            self: Objective, network: nn.Module, batch: Batch, real: Any = real, steps: count[int] = steps
+        ) -> dict[str, Tensor]:
             if next(steps) == 2:  # within an epoch
                 raise KeyboardInterrupt
-            found: dict[str, Tensor] = real(self, batch)
+            found: dict[str, Tensor] = real(self, network, batch)
             return found
 
         with monkeypatch.context() as patch:

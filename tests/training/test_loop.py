@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,11 +21,17 @@ from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
 from dmc.data.loader import open_loader
 from dmc.data.open import open_images
+from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
-from dmc.tasks.classifier_consolidation import Distillation, consolidate
+from dmc.methods.fixed_representation import NewRowsOnly
+from dmc.methods.icarl import SigmoidDistillation
+from dmc.methods.importance import Regularised
+from dmc.methods.lwf import WithoutForgetting
+from dmc.tasks.classifier_consolidation import PAPER_FORM, ClassifierConsolidation, Distillation, consolidate
 from dmc.training.loop import Objective, fit
 from dmc.training.run_folder import Run
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
+from dmc.training.supervised import Supervised
 from tests.conftest import tiny, write_images
 
 
@@ -77,7 +85,9 @@ Losses = dict[str, Tensor]
 
 
 class Regression(Objective):
-    """A task whose result can be worked out by hand: a weight that should become the mean pixel."""
+    """An objective whose result can be worked out by hand: a weight that should become the mean pixel."""
+
+    name = "Regression"
 
     def __init__(self) -> None:
         self.module: nn.Module = nn.Linear(1, 1, bias=False)
@@ -88,10 +98,10 @@ class Regression(Objective):
     def weight(self) -> Tensor:
         return self.module.get_parameter("weight")
 
-    def losses(self, batch: Batch) -> Losses:
+    def losses(self, network: nn.Module, batch: Batch) -> Losses:
         self.calls += 1
         wanted_N = batch.images_N3HW[:, 0, 8, 8].float().unsqueeze(1) / 255
-        return {"loss": (self.module(torch.ones_like(wanted_N)) - wanted_N).square().mean()}
+        return {"loss": (network(torch.ones_like(wanted_N)) - wanted_N).square().mean()}
 
 
 def test_a_step_is_sgd_with_momentum_and_weight_decay(tmp_path: Path) -> None:
@@ -100,7 +110,7 @@ def test_a_step_is_sgd_with_momentum_and_weight_decay(tmp_path: Path) -> None:
     task = Regression()
     schedule = Schedule(epochs=2, lr=0.1, drops=(), momentum=0.5, weight_decay=0.1, pad=0)
     with Run(None, {}) as run:
-        fit(task, images, schedule, run, seed=0, what="test")
+        fit(task.module, task, images, schedule, run, seed=0, what="test")
     # Step 1: gradient 2 (0 - 1) = -2, w = 0.2. Step 2: gradient 2 (0.2 - 1) + 0.1 * 0.2 = -1.58,
     # momentum 0.5 * -2 - 1.58 = -2.58, w = 0.458.
     assert task.weight.item() == pytest.approx(0.458)
@@ -112,7 +122,7 @@ def test_a_gradient_that_is_too_long_is_shortened(tmp_path: Path) -> None:
     task = Regression()
     schedule = Schedule(epochs=2, lr=0.5, drops=(), momentum=0, weight_decay=0, pad=0, clip=1.5)
     with Run(None, {}) as run:
-        fit(task, images, schedule, run, seed=0, what="test")
+        fit(task.module, task, images, schedule, run, seed=0, what="test")
     # Step 1: gradient -2 becomes -1.5, w = 0.75. Step 2: gradient 2 (0.75 - 1) = -0.5 stays, w = 1.
     assert task.weight.item() == pytest.approx(1.0)
 
@@ -123,7 +133,7 @@ def test_the_rate_of_the_schedule_is_the_rate_of_the_step(tmp_path: Path) -> Non
     task = Regression()
     schedule = Schedule(epochs=2, lr=0.1, drops=(0.5,), momentum=0, weight_decay=0, pad=0)
     with Run(None, {}) as run:
-        fit(task, images, schedule, run, seed=0, what="test")
+        fit(task.module, task, images, schedule, run, seed=0, what="test")
     # w = 0.1 * 2 = 0.2, then 0.2 + 0.01 * 2 * 0.8 = 0.216.
     assert task.weight.item() == pytest.approx(0.216)
 
@@ -133,13 +143,80 @@ def test_every_step_sees_the_images_augmented_anew(tmp_path: Path) -> None:
     seen = []
 
     class Recording(Regression):
-        def losses(self, batch: Batch) -> Losses:
+        def losses(self, network: nn.Module, batch: Batch) -> Losses:
             seen.append(batch.images_N3HW.clone())
-            return super().losses(batch)
+            return super().losses(network, batch)
 
     with Run(None, {}) as run:
-        fit(Recording(), loader, Schedule(epochs=6), run, seed=0, what="test")
+        task = Recording()
+        fit(task.module, task, loader, Schedule(epochs=6), run, seed=0, what="test")
     assert len({pixels.numpy().tobytes() for pixels in seen}) == 6
+
+
+class Halving(nn.Module):
+    """A wrapper, as those for several processes are: it has the network inside, and is what must be asked."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, images: Tensor) -> Tensor:
+        halved: Tensor = self.module(images) / 2
+        return halved
+
+
+@pytest.mark.parametrize("kind", ["supervised", "distillation", "lwf", "sigmoids", "regularised", "new rows"])
+def test_losses_go_through_the_network_that_the_loop_hands_over(kind: str) -> None:
+    """The loop may wrap the network. An objective that asked its own reference would not notice."""
+    old, wide, other = tiny("ab", 1), tiny("abcd", 3), tiny("cd", 2)
+    objectives: dict[str, Objective] = {
+        "supervised": Supervised(wide, "abcd"),
+        "distillation": Distillation(wide, Teachers([old, other]), "l2", 1.0),
+        "lwf": WithoutForgetting(wide, old, ("c", "d"), [2], strength=1.0),
+        "sigmoids": SigmoidDistillation(wide, old, ("c", "d")),
+        "regularised": Regularised(wide, "cd"),
+        "new rows": NewRowsOnly(wide, old, ("c", "d")),
+    }
+    draw = torch.Generator().manual_seed(0)
+    batch = Batch(torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8, generator=draw), torch.tensor([0, 1, 1, 0]))
+    objective = objectives[kind]
+    whole, halved = (objective.losses(n, batch)["loss"].item() for n in (wide.module, Halving(wide.module)))
+    assert whole != pytest.approx(halved)
+    wide.module.get_submodule("fc").requires_grad_(False)
+    with torch.no_grad():
+        for parameter in wide.module.get_submodule("fc").parameters():
+            parameter.mul_(0.5)  # the same as halving all answers
+    assert objective.losses(wide.module, batch)["loss"].item() == pytest.approx(halved)
+
+
+def test_no_step_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers are read from the device when something is logged or saved: as often for two epochs of 8 steps as for
+    two of 2."""
+    images = write_images(tmp_path / "images", 32)
+
+    def reads(batch_size: int) -> int:
+        read = 0
+
+        def counting(real: Callable[..., Any]) -> Callable[..., Any]:
+            def call(tensor: Tensor, *arguments: Any) -> Any:
+                nonlocal read
+                read += 1
+                return real(tensor, *arguments)
+
+            return call
+
+        plan = ClassifierConsolidation(
+            [tiny("ab", 1), tiny("cd", 2)], images, schedule=Schedule(epochs=2, batch_size=batch_size), **PAPER_FORM
+        )
+        loader, _ = plan.open_loaders()
+        objective = plan.objective()
+        with Run(None, {}) as run, monkeypatch.context() as patch:
+            for name in ("item", "tolist", "__bool__", "__float__", "__int__", "cpu", "numpy"):
+                patch.setattr(Tensor, name, counting(getattr(Tensor, name)))
+            fit(plan.student.module, objective, loader, plan.schedule, run, seed=0, what="test")
+        return read
+
+    assert reads(batch_size=4) == reads(batch_size=16)
 
 
 def trained(folder: Path, images: Path, memory: int, stops: list[int]) -> bytes:
@@ -150,10 +227,16 @@ def trained(folder: Path, images: Path, memory: int, stops: list[int]) -> bytes:
     for stop in [*stops, None]:
         steps = count()
 
-        def losses(task: Distillation, batch: Batch, stop: int | None = stop, steps: count[int] = steps) -> Losses:
+        def losses(
+            self: Distillation,
+            network: nn.Module,
+            batch: Batch,
+            stop: int | None = stop,
+            steps: count[int] = steps,
+        ) -> Losses:
             if next(steps) == stop:
                 raise KeyboardInterrupt
-            return real(task, batch)
+            return real(self, network, batch)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Distillation, "losses", losses)
@@ -305,18 +388,19 @@ def test_a_run_that_fails_before_it_learned_anything_leaves_nothing(tmp_path: Pa
 
 
 class Diverging(Regression):
-    def losses(self, batch: Batch) -> Losses:
-        losses = super().losses(batch)
+    def losses(self, network: nn.Module, batch: Batch) -> Losses:
+        losses = super().losses(network, batch)
         return {"loss": losses["loss"] * (float("nan") if self.calls == 3 else 1.0)}
 
 
 def test_divergence_stops_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> None:
     loader = open_loader(open_images(write_images(tmp_path / "i", 4)), CenterCrop(16))
+    task = Diverging()
     with (
-        pytest.raises(DmcError, match="diverged: loss is not finite at step 3"),
+        pytest.raises(DmcError, match="diverged: loss is not finite by step 3"),
         Run(tmp_path / "run", {}, checkpoint_every=0) as run,
     ):
-        fit(Diverging(), loader, Schedule(epochs=5), run, seed=0, what="test")
+        fit(task.module, task, loader, Schedule(epochs=5), run, seed=0, what="test")
     state = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
     assert state["position"]["step"] == 2
     assert torch.isfinite(state["module"]["weight"]).all()
@@ -328,7 +412,7 @@ def test_statistics_that_are_not_finite_are_a_divergence_too(tmp_path: Path) -> 
     task = Regression()
     task.module.register_buffer("running_var", torch.tensor(float("inf")))
     with pytest.raises(DmcError, match="diverged: a weight is not finite"), Run(tmp_path / "run", {}) as run:
-        fit(task, loader, Schedule(epochs=1), run, seed=0, what="test")
+        fit(task.module, task, loader, Schedule(epochs=1), run, seed=0, what="test")
 
 
 def test_training_leaves_the_callers_random_numbers_alone(tmp_path: Path) -> None:
@@ -336,5 +420,5 @@ def test_training_leaves_the_callers_random_numbers_alone(tmp_path: Path) -> Non
     task = Regression()
     before = torch.random.get_rng_state()
     with Run(None, {}) as run:
-        fit(task, loader, Schedule(epochs=2), run, seed=0, what="test")
+        fit(task.module, task, loader, Schedule(epochs=2), run, seed=0, what="test")
     assert torch.equal(torch.random.get_rng_state(), before)

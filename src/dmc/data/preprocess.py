@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dmc.device import per_channel
 from dmc.errors import DmcError
 
 Interpolation = Literal["nearest", "bilinear", "bicubic"]
@@ -48,8 +49,8 @@ class Preprocessing:
         """uint8 RGB images of any square size to this network's input, channels-last."""
         x = images_N3HW.to(torch.float32)
         if self.channels == 1:
-            weights = x.new_tensor([0.299, 0.587, 0.114]).view(1, 3, 1, 1)  # ITU-R 601, as PIL's "L"
-            x = (x * weights).sum(dim=1, keepdim=True)
+            grey = per_channel((0.299, 0.587, 0.114), x.device)  # ITU-R 601, as PIL's "L"
+            x = (x * grey).sum(dim=1, keepdim=True)
         if x.shape[-1] != self.size:
             smooth = self.interpolation != "nearest"
             x = F.interpolate(x, size=(self.size, self.size), mode=self.interpolation, antialias=smooth)
@@ -59,6 +60,5 @@ class Preprocessing:
     def normalised(self, pixels_NCHW: Tensor) -> Tensor:
         """Values 0 to 255 to the network's range, channels-last."""
         x = pixels_NCHW.to(torch.float32)
-        mean = x.new_tensor(self.mean).view(1, -1, 1, 1)
-        std = x.new_tensor(self.std).view(1, -1, 1, 1)
+        mean, std = per_channel(self.mean, x.device), per_channel(self.std, x.device)
         return ((x / 255 - mean) / std).contiguous(memory_format=torch.channels_last)

@@ -31,6 +31,7 @@ class Selected(NamedTuple):
 class DetectorTeachers(TeacherGroup[Detector]):
     def __init__(self, detectors: Sequence[Detector], centring: Centring | None = None) -> None:
         super().__init__(detectors, centring or DEFAULT_CENTRING)
+        self.shapes_checked: set[torch.Size] = set()
         for teacher in detectors:
             if len(teacher.classes) == 1 and self.centring == "per-teacher":
                 print(
@@ -47,9 +48,10 @@ class DetectorTeachers(TeacherGroup[Detector]):
     def each(self, images_N3HW: Tensor) -> list[Answers]:
         with torch.no_grad():
             answers = [detector.answers(images_N3HW) for detector in self.answering]
-        for detector, answer in zip(self.answering, answers, strict=True):
-            detector.require_finite(answer.logits_NAK)
-        require_same_anchors([*zip(self.specialists, answers, strict=True)])
+        self.watch([answer.logits_NAK for answer in answers])
+        if images_N3HW.shape[2:] not in self.shapes_checked:  # anchors depend on nothing else
+            require_same_anchors([*zip(self.specialists, answers, strict=True)])
+            self.shapes_checked.add(images_N3HW.shape[2:])
         return answers
 
     def select(self, images_N3HW: Tensor, count: int) -> Selected:
@@ -69,6 +71,7 @@ class DetectorTeachers(TeacherGroup[Detector]):
     ) -> list[Detections]:
         """Inference twice: at each anchor the most probable class of any teacher, with that teacher's box."""
         answers = self.each(images_N3HW)
+        self.require_finite()
         with torch.no_grad():
             scores_INAT = torch.zeros((len(answers), *answers[0].logits_NAK.shape[:2], len(self.union.names)))
             scores_INAT = scores_INAT.to(images_N3HW.device)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from dmc.classes import ClassUnion
+from dmc.device import index
 
 Centring = Literal["per-teacher", "none"]
 
@@ -34,5 +34,5 @@ def build_targets(
     sum_NT = teacher_logits[0].new_zeros((images, len(union.names)))
     for logits_NK, columns, scale in zip(teacher_logits, union.columns, scales, strict=True):
         normalised_NK = centred(logits_NK) if centring == "per-teacher" else logits_NK
-        sum_NT.index_add_(1, torch.tensor(columns, device=sum_NT.device), normalised_NK / scale)
-    return sum_NT / sum_NT.new_tensor(union.teachers_per_class)
+        sum_NT.index_add_(1, index(tuple(columns), sum_NT.device), normalised_NK / scale)
+    return sum_NT / index(tuple(union.teachers_per_class), sum_NT.device)

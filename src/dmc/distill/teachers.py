@@ -37,6 +37,7 @@ class TeacherGroup(ABC, Generic[AnyModel]):
         self.name = " + ".join(model.name for model in models)
         self.union = ClassUnion.of([model.names for model in models])
         self.classes = Classes.of(self.union.names)
+        self.sound: list[Tensor] = []  # for each teacher, on the device: were all of its answers finite?
 
     @property
     def parameter_count(self) -> int:
@@ -55,7 +56,19 @@ class TeacherGroup(ABC, Generic[AnyModel]):
 
     @abstractmethod
     def each(self, images_N3HW: Tensor) -> Sequence[Any]:
-        """What every one of them answers, if all is well."""
+        """Ask every one of them, without waiting for the device; `require_finite` tells whether all was well."""
+
+    def watch(self, answers: Sequence[Tensor]) -> None:
+        """Note, on the device, whether each teacher's answers are finite."""
+        finite = [answer.isfinite().all() for answer in answers]
+        self.sound = [a & b for a, b in zip(self.sound, finite, strict=True)] if self.sound else finite
+
+    def require_finite(self) -> None:
+        """Refuse a teacher that has given answers which nobody could learn from. Waits for the device."""
+        sound, self.sound = self.sound, []
+        for teacher, finite in zip(self.specialists, sound, strict=False):
+            if not finite:
+                raise DmcError(f"{teacher.name} gives logits that are not finite; its weights are broken")
 
 
 class Teachers(TeacherGroup[Specialist]):
@@ -89,21 +102,25 @@ class Teachers(TeacherGroup[Specialist]):
 
     def each(self, images_N3HW: Tensor) -> list[Tensor]:
         """Every teacher's own logits, each through its own preprocessing."""
-        answers = []
         with torch.no_grad():
-            for teacher in self.answering:
-                logits_NK = teacher.logits(images_N3HW)
-                teacher.require_finite(logits_NK)
-                answers.append(logits_NK)
+            answers = [teacher.logits(images_N3HW) for teacher in self.answering]
+        self.watch(answers)
         return answers
 
-    def logits(self, images_N3HW: Tensor) -> Tensor:
+    def targets(self, images_N3HW: Tensor) -> Tensor:
         """The regression target over the union (Eq. 4)."""
         return build_targets(self.each(images_N3HW), self.union, self.centring, self.scales)
+
+    def logits(self, images_N3HW: Tensor) -> Tensor:
+        """The same, as the answer of all of them together: refused where one of them is broken."""
+        target_NT = self.targets(images_N3HW)
+        self.require_finite()
+        return target_NT
 
     def normalised(self, images_N3HW: Tensor) -> list[Tensor]:
         """What every one of them adds to the target, unscaled (Eq. 4)."""
         answers = self.each(images_N3HW)
+        self.require_finite()
         return [centred(logits_NK) for logits_NK in answers] if self.centring == "per-teacher" else answers
 
     def measure_scales(self, scale: Scale, batches: Iterable[Tensor]) -> None:

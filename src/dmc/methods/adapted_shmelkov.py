@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from dmc.data.annotations import DetectionImages
 from dmc.data.batch import Batch
@@ -26,14 +26,16 @@ class AdaptedShmelkov(Detection):
     paper, the anchors are chosen by the old model's highest class probabilities instead of by proposals.
     """
 
+    name = "AdaptedShmelkov"
+
     def __init__(self, wide: Detector, old: Detector, data_classes: Sequence[str], anchors: int = ANCHORS) -> None:
         super().__init__(wide, data_classes)
         self.old, self.anchors = DetectorTeachers([old], "none").to(pick_device()), anchors
         self.old.fold()
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         target = self.old.select(batch.images_N3HW, self.anchors)
-        answers = self.detector.answers(batch.images_N3HW)
+        answers = self.answers(network, batch)
         parts = self.parts(answers, batch)
         old_classes = target.logits_NST.shape[2]
         logits_NSK = gathered(answers.logits_NAK, target.places_NS)[..., :old_classes]
@@ -42,6 +44,9 @@ class AdaptedShmelkov(Detection):
         kept = F.smooth_l1_loss(boxes_NSB, target.boxes_NSB, reduction="none").sum(dim=2).mean()
         loss = sum(parts.values()) + distilled + kept
         return {"loss": loss, **parts, "old classes": distilled, "old boxes": kept}
+
+    def require_sound(self) -> None:
+        self.old.require_finite()
 
 
 def finetune(old: Detector, data: DetectionImages, out: Path, schedule: Schedule, seed: int) -> Detector:

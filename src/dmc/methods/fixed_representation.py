@@ -9,7 +9,7 @@ method would forget, where the paper (Fig. 4d) sees it cling to the first group.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dmc.data.batch import Batch
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
@@ -20,22 +20,24 @@ from dmc.training.supervised import Supervised
 class NewRowsOnly(Supervised):
     """Trains the rows by which the head has grown; everything else, batch statistics too, stays."""
 
+    name = "NewRowsOnly"
+
     def __init__(self, wide: Specialist, old: Specialist, data_classes: tuple[str, ...]) -> None:
         super().__init__(wide, data_classes)
         before = dict(old.module.named_parameters())
         self.frozen_rows: dict[str, Tensor] = {}
-        for name, parameter in self.module.named_parameters():
+        for name, parameter in wide.module.named_parameters():
             grown = parameter.shape != before[name].shape
             parameter.requires_grad_(grown)
             if grown:
                 self.frozen_rows[name] = before[name].detach().clone()
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        self.module.eval()  # batch norm with the statistics of the first group
-        return {"loss": self.among_data_classes(self.specialist.logits(batch.images_N3HW), batch.labels_N)}
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        network.eval()  # batch norm with the statistics of the first group
+        return {"loss": self.among_data_classes(self.logits(network, batch), batch.labels_N)}
 
     def weights_stepped(self) -> None:
-        parameters = dict(self.module.named_parameters())
+        parameters = dict(self.specialist.module.named_parameters())
         with torch.no_grad():  # weight decay and momentum would move them even without a gradient
             for name, rows in self.frozen_rows.items():
                 parameters[name][: len(rows)] = rows

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from dmc.classes import Classes
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
 from dmc.data.sources import JoinedImages
-from dmc.device import pick_device
+from dmc.device import index, pick_device
 from dmc.evaluation.classification import Classifier
 from dmc.methods import exemplars
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
@@ -29,13 +29,15 @@ from dmc.training.supervised import Supervised
 class SigmoidDistillation(Supervised):
     """Algorithm 3: binary cross entropy, with the truth for new classes and the old network's answer for old ones."""
 
+    name = "SigmoidDistillation"
+
     def __init__(self, wide: Specialist, old: Specialist, data_classes: Sequence[str]) -> None:
         super().__init__(wide, data_classes)
         self.old = old.to(pick_device())
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        logits_NT = self.specialist.logits(batch.images_N3HW)
-        wanted_N = self.column_of_label.to(logits_NT.device)[batch.labels_N]
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        logits_NT = self.logits(network, batch)
+        wanted_N = index(self.column_of_label, logits_NT.device)[batch.labels_N]
         target_NT = F.one_hot(wanted_N, logits_NT.shape[1]).to(logits_NT)
         with torch.no_grad():
             target_NT[:, : len(self.old.names)] = self.old.logits(batch.images_N3HW).sigmoid()

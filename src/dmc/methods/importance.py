@@ -71,6 +71,8 @@ class Penalty:
 class Regularised(Supervised):
     """Cross entropy with the penalty, watched by trackers."""
 
+    name = "Regularised"
+
     def __init__(
         self,
         specialist: Specialist,
@@ -82,13 +84,13 @@ class Regularised(Supervised):
         super().__init__(specialist, data_classes)
         self.trackers, self.anchor, self.penalty = trackers, anchor or {}, penalty
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": self.among_data_classes(self.specialist.logits(batch.images_N3HW), batch.labels_N)}
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": self.among_data_classes(self.logits(network, batch), batch.labels_N)}
 
     def gradients_ready(self) -> None:
         for tracker in self.trackers:
             tracker.gradients_ready()
-        for name, parameter in self.module.named_parameters():
+        for name, parameter in self.specialist.module.named_parameters():
             if self.penalty and parameter.grad is not None:
                 rows = len(self.anchor[name])  # a grown head: only the old classes' rows have an anchor
                 distance = parameter.detach()[:rows] - self.anchor[name]

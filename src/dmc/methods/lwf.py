@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dmc.data.batch import Batch
 from dmc.device import pick_device
@@ -23,14 +23,16 @@ TEMPERATURE = 2.0
 
 
 class WithoutForgetting(Supervised):
+    name = "WithoutForgetting"
+
     def __init__(
         self, wide: Specialist, old: Specialist, data_classes: tuple[str, ...], heads: Sequence[int], strength: float
     ) -> None:
         super().__init__(wide, data_classes)
         self.old, self.heads, self.strength = old.to(pick_device()), list(heads), strength
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        logits_NT = self.specialist.logits(batch.images_N3HW)
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        logits_NT = self.logits(network, batch)
         with torch.no_grad():
             old_NS = self.old.logits(batch.images_N3HW)
         classification = self.among_data_classes(logits_NT, batch.labels_N)

@@ -46,16 +46,21 @@ SAMPLE = 2048  # auxiliary images behind the agreement report and behind `scale:
 
 
 class Distillation(Objective):
-    """The double distillation task: the student's logits against the teachers' (Eq. 2 and 3)."""
+    """Double distillation: the student's logits against the teachers' (Eq. 2 and 3)."""
+
+    name = "Distillation"
 
     def __init__(self, student: Specialist, teachers: Teachers, loss: LossName, temperature: float) -> None:
-        self.student, self.teachers, self.module = student, teachers, student.module
+        self.student, self.teachers = student, teachers
         self.distance = loss_named(loss, temperature)
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        target_NT = self.teachers.logits(batch.images_N3HW)
-        student_NT = self.student.logits(batch.images_N3HW)
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        target_NT = self.teachers.targets(batch.images_N3HW)
+        student_NT = self.student.answering_with(network).logits(batch.images_N3HW)
         return {"loss": self.distance(student_NT, target_NT)}
+
+    def require_sound(self) -> None:
+        self.teachers.require_finite()
 
 
 class Form(TypedDict, total=False):
@@ -173,7 +178,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
             raise DmcError(f"{self.student.arch} has no last layer whose outputs could be balanced: use balance=False")
         return layer
 
-    def task(self) -> Objective:
+    def objective(self) -> Objective:
         return Distillation(self.student, self.teachers, self.loss, self.temperature)
 
     def compare(self, unseen: ImageLoader) -> Findings:

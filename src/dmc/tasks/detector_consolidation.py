@@ -11,7 +11,7 @@ from typing import Any, TypedDict, Unpack, get_args
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from dmc.consolidation import Consolidation, Findings, Images
 from dmc.data.batch import Batch
@@ -34,21 +34,26 @@ ANCHORS = 64  # selected in each image
 class DetectionDistillation(Objective):
     """Eq. 8: at selected anchors, the student's logits and box against the teachers'."""
 
+    name = "DetectionDistillation"
+
     def __init__(
         self, student: Detector, teachers: DetectorTeachers, loss: LossName, anchors: int, box_weight: float
     ) -> None:
-        self.student, self.teachers, self.module = student, teachers, student.module
+        self.student, self.teachers = student, teachers
         self.distance, self.anchors, self.box_weight = loss_named(loss, 1.0), anchors, box_weight
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         target = self.teachers.select(batch.images_N3HW, self.anchors)
-        answers = self.student.answers(batch.images_N3HW)
+        answers = self.student.answering_with(network).answers(batch.images_N3HW)
         logits_MT = gathered(answers.logits_NAK, target.places_NS).flatten(0, 1)
         boxes_MB = gathered(answers.boxes_NAB, target.places_NS).flatten(0, 1)
         classes = self.distance(logits_MT, target.logits_NST.flatten(0, 1))
         wanted_MB = target.boxes_NSB.flatten(0, 1)
         boxes = F.smooth_l1_loss(boxes_MB, wanted_MB, reduction="none").sum(dim=1).mean()  # Eq. 6
         return {"loss": classes + self.box_weight * boxes, "classes": classes, "boxes": boxes}
+
+    def require_sound(self) -> None:
+        self.teachers.require_finite()
 
 
 class DetectorSettings(TypedDict, total=False):
@@ -130,7 +135,7 @@ class DetectorConsolidation(Consolidation[Detector]):
             "box_weight": self.box_weight,
         }
 
-    def task(self) -> Objective:
+    def objective(self) -> Objective:
         return DetectionDistillation(self.student, self.teachers, self.loss, self.anchors, self.box_weight)
 
     def compare(self, unseen: ImageLoader) -> Findings:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from dmc.data.annotations import DetectionImages, open_annotated
 from dmc.data.batch import Batch
@@ -16,6 +16,7 @@ from dmc.data.detection_batch import DetectionBatch
 from dmc.data.loader import MEMORY
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
+from dmc.device import index
 from dmc.models.detector import Detector, detector_preprocessing
 from dmc.models.one_stage import Answers
 from dmc.training.held_out import HeldOut
@@ -28,17 +29,22 @@ from dmc.training.supervised import fit_model
 class Detection(Objective):
     """The family's own loss: focal loss and L1 for RetinaNet."""
 
-    def __init__(self, detector: Detector, data_classes: Sequence[str]) -> None:
-        self.detector, self.module = detector, detector.module
-        self.column_of_label = torch.tensor([detector.classes.require(name) for name in data_classes])
+    name = "Detection"
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        parts = self.parts(self.detector.answers(batch.images_N3HW), batch)
+    def __init__(self, detector: Detector, data_classes: Sequence[str]) -> None:
+        self.detector = detector
+        self.column_of_label = tuple(detector.classes.require(name) for name in data_classes)
+
+    def answers(self, network: nn.Module, batch: Batch) -> Answers:
+        return self.detector.answering_with(network).answers(batch.images_N3HW)
+
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        parts = self.parts(self.answers(network, batch), batch)
         return {"loss": torch.stack(list(parts.values())).sum(), **parts}
 
     def parts(self, answers: Answers, batch: Batch) -> dict[str, Tensor]:
         assert isinstance(batch, DetectionBatch)
-        column_of_label = self.column_of_label.to(answers.logits_NAK.device)
+        column_of_label = index(self.column_of_label, answers.logits_NAK.device)
         targets = [{"boxes": t["boxes"], "labels": column_of_label[t["labels"]]} for t in batch.targets]
         return self.detector.network.objective(answers, targets)
 

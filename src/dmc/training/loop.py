@@ -1,10 +1,11 @@
-"""The one training loop. A task turns a batch into losses; everything else happens here."""
+"""The one training loop. It owns the network; an objective turns a batch into losses through it."""
 
 from __future__ import annotations
 
 import math
 import time
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,11 +24,17 @@ from dmc.training.stopping import Stopped, StopSignals
 class Objective(ABC):
     """What is being learned. The two hooks serve methods that add things up along the way."""
 
-    module: nn.Module
+    name: ClassVar[str]  # in run.json: a run is resumed with the objective it was begun with
 
     @abstractmethod
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        """`loss` is minimised; whatever else is in the dict is recorded."""
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        """Compute the losses of a batch through the network that is trained, which the loop may have wrapped.
+
+        `loss` is minimised; whatever else is in the dict is recorded. Nothing may wait for the device here.
+        """
+
+    def require_sound(self) -> None:  # noqa: B027 (optional)
+        """Refuse answers that nobody could learn from; asked before a checkpoint, since it waits for the device."""
 
     def gradients_ready(self) -> None:  # noqa: B027 (optional)
         """Called when the gradients of `loss` are there and the weights are still the old ones."""
@@ -40,21 +47,33 @@ class Objective(ABC):
         return {}
 
 
-def fit(task: Objective, loader: ImageLoader, schedule: Schedule, run: Run, seed: int, what: str) -> Position:
-    """Train `task.module`, from the run's checkpoint if it has one.
+def fit(
+    module: nn.Module,
+    objective: Objective,
+    loader: ImageLoader,
+    schedule: Schedule,
+    run: Run,
+    seed: int,
+    what: str,
+) -> Position:
+    """Train a network, from the run's checkpoint if it has one.
 
     On CPU the weights are a function of the arguments, bit for bit, however often the run was killed.
     """
     device = pick_device()
-    module = task.module.to(device).to(memory_format=torch.channels_last).train()
-    optimizer = schedule.optimizer(module)
+    network = module.to(device).to(memory_format=torch.channels_last).train()
+    optimizer = schedule.optimizer(network)
     steps_per_epoch = loader.steps(schedule.batch_size)
     last_step = schedule.epochs * steps_per_epoch
-    at = run.restore(module, optimizer, task.notes())
+    at = run.restore(network, optimizer, objective.notes())
     batches = loader.batches(seed, schedule.batch_size, at.step)
     total = schedule.epochs * loader.count
+
+    def note() -> str:
+        return f"epoch {-(-at.step // steps_per_epoch)} of {schedule.epochs}, loss {at.mean_loss:.4g}"
+
     with (
-        training_progress(total, what, done=at.images) as stepped,
+        training_progress(total, what, at.images, note) as stepped,
         torch.random.fork_rng(devices=[]),
         StopSignals() as stop,
     ):
@@ -66,49 +85,53 @@ def fit(task: Objective, loader: ImageLoader, schedule: Schedule, run: Run, seed
             for group in optimizer.param_groups:
                 group["lr"] = lr
 
-            losses = task.losses(batch)
+            losses = objective.losses(network, batch)
             optimizer.zero_grad()
             losses["loss"].backward()  # type: ignore[no-untyped-call]
-            task.gradients_ready()
-            schedule.limit(module)
+            objective.gradients_ready()
+            schedule.limit(network)
             optimizer.step()
-            task.weights_stepped()
+            objective.weights_stepped()
 
-            at.add({name: loss.item() for name, loss in losses.items()}, len(batch), time.monotonic() - started)
+            at.add(losses, len(batch), time.monotonic() - started)
+            epoch = -(-at.step // steps_per_epoch)
+            stepped(len(batch))
             due = run.checkpoint_due or at.step == last_step or stop.asked is not None
-            require_finite(at, module if due else None)
-            epoch = (at.step - 1) // steps_per_epoch + 1
-            stepped(len(batch), f"epoch {epoch} of {schedule.epochs}, loss {at.mean_loss:.4g}")
-            if at.step % steps_per_epoch == 0:
-                run.log(epoch=at.step // steps_per_epoch, lr=lr, **at.end_epoch())
+            epoch_ends = at.step % steps_per_epoch == 0
+            if due or epoch_ends:  # the losses are read here, and not at each step, which would wait for the device
+                objective.require_sound()
+                require_finite(at, network if due else None)
+            if epoch_ends:
+                run.log(epoch=epoch, lr=lr, **at.end_epoch())
             if due:
-                run.checkpoint(module, optimizer, task.notes(), at)
+                run.checkpoint(network, optimizer, objective.notes(), at)
             if stop.asked is not None and at.step < last_step:
                 raise Stopped(stop.asked, f"{what} stopped in epoch {epoch} of {schedule.epochs}")
-    module.eval()
+    network.eval()
     return at
 
 
 def require_finite(at: Position, module: nn.Module | None) -> None:
     """Stop before a bad state overwrites the last good checkpoint."""
-    broken = [name for name, total in at.loss_sums.items() if not math.isfinite(total)]
+    broken = [name for name, total in at.loss_sums.items() if not math.isfinite(float(total))]
     if module and not all(bool(part.isfinite().all()) for part in module.state_dict().values()):
         broken.append("a weight")
     if broken:
-        raise DmcError(f"training diverged: {broken[0]} is not finite at step {at.step}; lower the learning rate")
+        raise DmcError(f"training diverged: {broken[0]} is not finite by step {at.step}; lower the learning rate")
 
 
-def images_per_second(task: Objective, batch: Batch) -> float:
+def images_per_second(module: nn.Module, objective: Objective, batch: Batch) -> float:
     """Time a step on a batch, leaving the network as it was."""
-    module, rate = task.module, 0.0
+    rate = 0.0
     before = {name: value.clone() for name, value in module.state_dict().items()}
     module.train()
     for _ in range(2):  # the first one warms up
         started = time.monotonic()
-        loss = task.losses(batch)["loss"]
+        loss = objective.losses(module, batch)["loss"]
         loss.backward()  # type: ignore[no-untyped-call]
         loss.item()  # waits for the device
         rate = len(batch) / (time.monotonic() - started)
+    objective.require_sound()
     module.load_state_dict(before)  # batch norm has seen the batch
     module.zero_grad()
     return rate

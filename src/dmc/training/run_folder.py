@@ -43,26 +43,27 @@ class Position:
     step: int = 0
     images: int = 0
     seconds: float = 0.0
-    loss_sums: dict[str, float] = field(default_factory=dict)
+    loss_sums: dict[str, float | Tensor] = field(default_factory=dict)  # on the device, until they are read
     epoch_images: int = 0
 
-    def add(self, losses: dict[str, float], images: int, seconds: float) -> None:
-        """One step was taken on `images` images with these mean losses."""
+    def add(self, losses: dict[str, Tensor], images: int, seconds: float) -> None:
+        """Count a step on `images` images with these mean losses. Does not wait for the device."""
         self.step += 1
         self.images += images
         self.epoch_images += images
         self.seconds += seconds
         for name, loss in losses.items():
-            self.loss_sums[name] = self.loss_sums.get(name, 0.0) + loss * images
+            wide = torch.float32 if loss.device.type == "mps" else torch.float64  # which MPS does not have
+            self.loss_sums[name] = self.loss_sums.get(name, 0.0) + loss.detach().to(wide) * images
 
     @property
     def mean_loss(self) -> float:
         """Of the current epoch so far."""
-        return self.loss_sums["loss"] / self.epoch_images
+        return float(self.loss_sums["loss"]) / self.epoch_images
 
     def end_epoch(self) -> dict[str, float]:
         """What the epoch added up to, and a clean slate for the next."""
-        means = {name: total / self.epoch_images for name, total in self.loss_sums.items()}
+        means = {name: float(total) / self.epoch_images for name, total in self.loss_sums.items()}
         self.loss_sums, self.epoch_images = {}, 0
         return {"step": self.step, "images": self.images, "seconds": round(self.seconds, 3), **means}
 
@@ -175,7 +176,7 @@ class Run:
             "module": module.state_dict(),
             "optimizer": optimizer.state_dict(),
             "notes": notes,
-            "position": asdict(position),
+            "position": asdict(position) | {"loss_sums": {k: float(total) for k, total in position.loss_sums.items()}},
         }
         with replacing(self.folder / "checkpoint.pt") as path:
             try:

@@ -8,9 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from dmc.data.batch import Batch
 from dmc.data.decode import decoded
@@ -18,7 +17,7 @@ from dmc.data.loader import MEMORY, fits, open_loader
 from dmc.data.open import open_labeled
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
-from dmc.device import pick_device
+from dmc.device import index, pick_device
 from dmc.errors import DmcError
 from dmc.models.architectures import default_preprocessing
 from dmc.models.specialist import AnyModel, Model, Output, Specialist
@@ -31,19 +30,24 @@ from dmc.training.schedule import SPECIALIST, Schedule
 class Supervised(Objective):
     """Cross entropy for softmax outputs, binary cross entropy for sigmoid ones."""
 
-    def __init__(self, specialist: Specialist, data_classes: Sequence[str]) -> None:
-        self.specialist, self.module = specialist, specialist.module
-        self.column_of_label = torch.tensor([specialist.classes.require(name) for name in data_classes])
+    name = "Supervised"
 
-    def losses(self, batch: Batch) -> dict[str, Tensor]:
-        return {"loss": self.classification(self.specialist.logits(batch.images_N3HW), batch.labels_N)}
+    def __init__(self, specialist: Specialist, data_classes: Sequence[str]) -> None:
+        self.specialist = specialist
+        self.column_of_label = tuple(specialist.classes.require(name) for name in data_classes)
+
+    def logits(self, network: nn.Module, batch: Batch) -> Tensor:
+        return self.specialist.answering_with(network).logits(batch.images_N3HW)
+
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": self.classification(self.logits(network, batch), batch.labels_N)}
 
     def among_data_classes(self, logits_NK: Tensor, labels_N: Tensor) -> Tensor:
         """Cross entropy in which only the classes of the data compete, as in a head of their own."""
-        return F.cross_entropy(logits_NK[:, self.column_of_label.to(logits_NK.device)], labels_N)
+        return F.cross_entropy(logits_NK[:, index(self.column_of_label, logits_NK.device)], labels_N)
 
     def classification(self, logits_NK: Tensor, labels_N: Tensor) -> Tensor:
-        wanted_N = self.column_of_label.to(logits_NK.device)[labels_N]
+        wanted_N = index(self.column_of_label, logits_NK.device)[labels_N]
         if self.specialist.output == "softmax":
             return F.cross_entropy(logits_NK, wanted_N)
         wanted_NK = F.one_hot(wanted_N, logits_NK.shape[1]).to(logits_NK)
@@ -129,7 +133,7 @@ def fit_model(
     """Train a classifier or a detector in a run's folder, or read what that has finished."""
     config = {
         "command": "train",
-        "task": {"name": type(task).__name__, **(settings or {})},
+        "task": {"name": task.name, **(settings or {})},
         "data": {"name": source.name, "images": len(source), "classes": list(source.classes)},
         **(exam.config if exam else {}),
         "held": fits(source, model.transform, memory),
@@ -145,7 +149,7 @@ def fit_model(
         loader = open_loader(source, model.transform, memory)
         if exam:
             exam.begin(source, loader.count)
-        at = fit(task, loader, schedule, run, seed, "training")
+        at = fit(model.module, task, loader, schedule, run, seed, "training")
         model.provenance = {
             "made by": "dmc train",
             "data": f"{source.name} ({loader.count} images, {len(loader.skipped)} skipped)",
@@ -164,4 +168,4 @@ def labeled_pace(task: Objective, model: Model, source: Source, batch_size: int)
     if not framed:
         raise DmcError(f"no image in {source.name} can be decoded")
     model.to(pick_device())
-    return images_per_second(task, model.transform.batch(framed).to(pick_device()))
+    return images_per_second(model.module, task, model.transform.batch(framed).to(pick_device()))
