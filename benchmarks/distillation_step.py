@@ -15,11 +15,12 @@ from statistics import median
 
 import torch
 
+from dmc.config import DetectorConsolidateConfig
 from dmc.data.batch import Batch
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.models.blueprint import create_detector
 from dmc.models.detector import IMAGENET, Detector
-from dmc.tasks.detector_consolidation import ANCHORS, DetectionDistillation
+from dmc.tasks.detector_consolidation import DetectionDistillation
 
 
 def seconds(work: Callable[[], object], repeats: int) -> list[float]:
@@ -46,7 +47,7 @@ def main() -> None:
     teachers = DetectorTeachers(detectors)
     plain = DetectorTeachers(detectors)
     teachers.fold()
-    task = DetectionDistillation(student, teachers, "l2", ANCHORS, 1.0)
+    task = DetectionDistillation(student, teachers, "l2", DetectorConsolidateConfig().anchors, 1.0)
     student.to(torch.device("cpu")).module.train()
     images_N3HW = torch.randint(0, 256, (given.batch_size, 3, given.size, given.size), dtype=torch.uint8)
     batch = Batch(images_N3HW, torch.zeros(given.batch_size))

@@ -18,15 +18,15 @@ import torch
 from torch import Tensor
 
 from dmc.bench.streams import open_stream
+from dmc.config import Scale, Schedule
 from dmc.data.loader import open_loader
 from dmc.data.open import open_images
 from dmc.data.sources import JoinedImages, Source, Unlabeled, at_places, permuted
 from dmc.distill.balance import balancing_factors, output_layer, peaks, scale_rows, sharpness
-from dmc.distill.teachers import Scale, Teachers
+from dmc.distill.teachers import Teachers
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile
 from dmc.tasks.classifier_consolidation import consolidate
-from dmc.training.schedule import Schedule
 from dmc.training.supervised import train
 
 SCALES: tuple[Scale, ...] = ("none", "pool-std", "balanced")

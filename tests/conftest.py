@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from dmc.config import ClassifierConsolidateConfig, Schedule
+from dmc.consolidation import Images
 from dmc.data.preprocess import Preprocessing
-from dmc.models.specialist import Specialist
+from dmc.models.specialist import Model, Specialist
+from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 
 pytest_plugins = ["tests.detectors"]  # its fixtures
 
@@ -78,6 +81,19 @@ def tiny(names: str | list[str], seed: int = 0) -> Specialist:
     specialist = Specialist.untrained("cifar_resnet8", names, SMALL, seed=seed)
     specialist.name = f"tiny-{seed}"
     return specialist
+
+
+def as_specialist(model: Model) -> Specialist:
+    """For those who know what they have trained."""
+    assert isinstance(model, Specialist)
+    return model
+
+
+def classifiers(
+    teachers: Sequence[Specialist], aux: Images, schedule: Schedule, **settings: Any
+) -> ClassifierConsolidation:
+    """A merge of classifiers, with its settings as keyword arguments."""
+    return ClassifierConsolidation(teachers, aux, ClassifierConsolidateConfig.of(settings), schedule)
 
 
 @pytest.fixture

@@ -13,9 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 from dmc.api import evaluate
-from dmc.merging import Merger
+from dmc.config import RunConfig, Schedule
+from dmc.merging import Merge
+from dmc.models.specialist import Specialist
 from dmc.training.run_folder import Run
-from dmc.training.schedule import Schedule
 from dmc.training.supervised import train
 from tests.conftest import Answer, tiny, write_images
 from tests.test_cli import bad
@@ -50,7 +51,7 @@ def test_a_folder_of_train_and_val(dmc: Dmc, tmp_path: Path) -> None:
     assert said.err.splitlines()[-1] == (
         f"dmc: training on {tmp_path}/data/train: 40 images of 2 classes (green; red); 6 images are held out ({val})"
     )
-    accuracy = evaluate(out, val).accuracy
+    accuracy = evaluate(Specialist.load(out), val).accuracy
     line = f"{accuracy:.1%} of 6 images ({val})"
     assert "  classes: green; red\n" in said.out
     assert f"  held-out accuracy: {line}\n" in said.out
@@ -129,7 +130,7 @@ def test_broken_images_to_test_on_do_not_cost_the_model(dmc: Dmc, tmp_path: Path
     said = dmc("train", data, "-o", tmp_path / "m", *SMALL, "--val", val)
     assert said.code == 0, said.err
     assert "held-out accuracy: not measured: 4 of 4 images in" in said.out
-    assert evaluate(tmp_path / "m", data).images == 8
+    assert evaluate(Specialist.load(tmp_path / "m"), data).images == 8
 
 
 def test_ambiguous_folders_are_refused_before_anything_is_written(dmc: Dmc, tmp_path: Path) -> None:
@@ -158,7 +159,7 @@ def test_learning_says_what_is_known_already(
     """The first model knows a and b."""
     learn = ("learn", two_models[0], "--aux", aux_folder, "-o", tmp_path / "l", "--specialist-epochs", 1, *QUICK)
     known = coloured(tmp_path / "known", 4, ("a", "b"))
-    bad(dmc(*learn, known), "knows a; b already: there is nothing new to learn from", "dmc consolidate, --rename")
+    bad(dmc(*learn, known), "knows a; b already: there is nothing new to learn from", "consolidate both, renaming")
     assert not (tmp_path / "l").exists()
     said = dmc(*learn, coloured(tmp_path / "some" / "train", 4, ("b", "c")).parent)
     bad(said, "is ambiguous")
@@ -210,7 +211,12 @@ def test_auxiliary_images_from_several_places_and_a_part_of_them(
 def test_another_seed_samples_other_auxiliary_images(aux_folder: Path) -> None:
     teachers = [tiny("ab", 1), tiny("cd", 2)]
     names = [
-        {r.name for r in Merger.chosen(teachers, [aux_folder], None, aux_limit=8, seed=seed).aux.records()}
+        {
+            r.name
+            for r in Merge.chosen(
+                teachers, [aux_folder], None, RunConfig(), {"aux_limit": 8, "seed": seed}
+            ).aux.records()
+        }
         for seed in (0, 0, 1)
     ]
     assert names[0] == names[1] != names[2]

@@ -20,11 +20,11 @@ from PIL import Image
 from safetensors.torch import load_file
 
 import dmc as library
+from dmc.config import Schedule
 from dmc.data.decode import CenterCrop, decode
 from dmc.data.open import open_images
 from dmc.errors import DmcError
 from dmc.models.cifar_resnet import CifarResNet
-from dmc.training.schedule import Schedule
 from tests.conftest import Answer, tiny, write_images
 
 Dmc = Callable[..., Answer]
@@ -220,7 +220,7 @@ def test_bad_images(consolidate: Dmc, tmp_path: Path, aux_folder: Path) -> None:
 
 
 def test_bad_settings(dmc: Dmc, consolidate: Dmc) -> None:
-    bad(consolidate("--lr", 0), "lr 0.0: Input should be greater than 0")
+    bad(consolidate("--lr", 0), "lr 0.0 should be greater than 0")
     bad(consolidate("--loss", "l3"), "'--loss'", "l1", "l2", "kd")
     bad(consolidate("--los", "l2"), "No such option: --los", "--loss")
     bad(dmc("consolidat"), "Did you mean 'consolidate'?")
@@ -290,7 +290,8 @@ def test_bad_images_to_predict(dmc: Dmc, tmp_path: Path, two_models: tuple[Path,
     (tmp_path / "text.png").write_text("no image")
     bad(dmc("predict", two_models[0], tmp_path / "text.png"), "text.png: cannot be read: it is not an image")
     bad(dmc("predict", two_models[0], tmp_path / "gone.png"), "gone.png: cannot be read: No such file or directory")
-    bad(dmc("predict", two_models[0], tmp_path / "gone.png", "--draw", tmp_path), "is a classifier", "--draw")
+    said = dmc("predict", two_models[0], tmp_path / "gone.png", "--draw", tmp_path)
+    bad(said, "is a classifier: it finds no boxes that could be drawn")
     bad(dmc("predict", two_models[0], ""), "the path is empty")
     (tmp_path / "empty").mkdir()
     bad(dmc("predict", two_models[0], tmp_path / "empty"), "empty holds no images")
@@ -392,7 +393,7 @@ def test_a_misspelt_setting_does_not_mean_another_one(aux_folder: Path) -> None:
 
     for name, value in (("centring", "per_teacher"), ("scale", "pool_std"), ("loss", "l3")):
         setting: dict[str, Any] = {name: value}
-        with pytest.raises(DmcError, match=f"{name} '{value}' is none of "):
+        with pytest.raises(DmcError, match=f"{name} '{value}' should be "):
             consolidate([tiny("ab"), tiny("cd", 1)], aux_folder, **setting)
 
 

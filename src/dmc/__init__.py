@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dmc.api import check, consolidate, evaluate, learn, load, predict, train
+    from dmc.config import Schedule
     from dmc.data.preprocess import Preprocessing
     from dmc.errors import DmcError
     from dmc.models.detector import Detector
     from dmc.models.specialist import Specialist
-    from dmc.training.schedule import Schedule
 
 __all__ = [
     "Detector",
@@ -29,7 +29,7 @@ _HOME = {
     "Detector": "models.detector",
     "DmcError": "errors",
     "Preprocessing": "data.preprocess",
-    "Schedule": "training.schedule",
+    "Schedule": "config",
     "Specialist": "models.specialist",
     "check": "api",
     "consolidate": "api",

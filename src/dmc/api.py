@@ -1,100 +1,109 @@
-"""What users call: one body for every kind of model; what differs between kinds is in `tasks`."""
+"""What users call: one body for every kind of model; what differs between kinds is in `tasks`.
+
+Settings are keyword arguments; each is written down once, in `dmc.config`, and listed in docs/settings.md.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
-from dmc.choices import AUTO, BegunRun, Length, NetworkChoice, ProfileName
+from dmc.choices import BegunRun, NetworkChoice, schedule_for, timed
 from dmc.classes import listed
+from dmc.config import AUTO, LearnConfig, Length, NetworkConfig, Output, RunConfig
 from dmc.consolidation import Images
-from dmc.data.loader import MEMORY
-from dmc.data.pictures import Picture
+from dmc.data.decode import DecodeError
+from dmc.data.pictures import Picture, pictures
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.distill.detector_teachers import DetectorTeachers
-from dmc.distill.teachers import Teachers
+from dmc.distill.teachers import TeacherGroup, Teachers
 from dmc.errors import DmcError
-from dmc.evaluation import classification as evaluation
-from dmc.evaluation import detection as of_detectors
+from dmc.evaluation.classification import Evaluation
+from dmc.evaluation.detection import DetectedObject, DetectionEvaluation
 from dmc.files import require_free
-from dmc.merging import Merger
-from dmc.models import load as loading
+from dmc.merging import Merge
+from dmc.models import load as classifiers
 from dmc.models.detector import Detector
 from dmc.models.load_detector import find_detector
-from dmc.models.specialist import Model, Output, Specialist
+from dmc.models.specialist import AnyModel, Model, Specialist
 from dmc.report.check import findings
 from dmc.tasks import task_for, task_of
-from dmc.tasks.base import Place, VisionTask
+from dmc.tasks.base import Place, Result, VisionTask
 from dmc.training.held_out import HeldOut
-from dmc.training.run_folder import CHECKPOINT_EVERY
-from dmc.training.schedule import Schedule
 from dmc.training.supervised import fit_model, labeled_pace
 
 log = logging.getLogger("dmc")
 Given = Model | str | Path  # a model, or where it is
 
 
-def load(source: Given, *arguments: Any, **settings: Any) -> Any:
-    """A classifier or a detector: a saved folder, `timm:NAME`, `torchvision:NAME`, `hf-hub:OWNER/NAME`, or a state dict
-    with `arch` and `classes`; as text, `old.pth,arch=resnet32,classes=old.txt`."""
+def load(
+    source: Given,
+    arch: str | None = None,
+    classes: Sequence[str] | str | Path | None = None,
+    preprocessing: Preprocessing | None = None,
+    output: Output | None = None,
+) -> Model:
+    """Load a classifier or a detector.
+
+    Args:
+        source: a saved folder, `timm:NAME`, `torchvision:NAME`, `hf-hub:OWNER/NAME`, or a state dict's file. Settings
+            may follow as text: `old.pth,arch=resnet32,classes=old.txt,mean=0.5/0.5/0.5`.
+        arch: the architecture of a state dict; for a folder that was saved with code, that code: `net.py:make_network`.
+        classes: the class names of a state dict: a list, a file with a name on each line, or `"imagenet-1k"`.
+        preprocessing: what the network was trained to see, where that is not its architecture's.
+        output: `"softmax"` where classes compete, `"sigmoid"` where they do not.
+    """
     if isinstance(source, Detector):
         return source
-    found = find_detector(source, *arguments, **settings) if isinstance(source, str | Path) else None
-    return found or loading.load(source, *arguments, **settings)
+    found = find_detector(source, arch, classes, preprocessing, output) if isinstance(source, str | Path) else None
+    return found or classifiers.load(source, arch, classes, preprocessing, output)
 
 
 def train(
     data: Place,
     out: str | Path | None = None,
     *,
-    arch: str | None = None,
-    size: int | None = None,
-    weights: str | None = AUTO,
-    preprocessing: Preprocessing | None = None,
-    output: Output | None = None,
     keep: Iterable[str] | None = None,
     val: Place | None = "auto",
-    profile: ProfileName = "auto",
-    minutes: float | None = None,
-    schedule: Schedule | None = None,
-    seed: int = 0,
-    memory: int = MEMORY,
-    resume: bool = False,
-    checkpoint_every: float = CHECKPOINT_EVERY,
-    **changes: Any,
-) -> Any:
-    """Train a specialist on labeled images, or a detector on scenes with boxes.
+    preprocessing: Preprocessing | None = None,
+    **settings: Any,
+) -> Model:
+    """Train a specialist on labeled images, or a detector on images with boxes.
 
-    What is not said is chosen by the images: `arch`, input `size`, `weights` to begin with (None: random, `"imagenet"`,
-    a file; by default ImageNet's where they help and can be had), and how long; `profile="paper"` takes the paper's
-    settings. `minutes` is a budget of time. `changes` are fields of `dmc.Schedule`: `epochs`, `lr`, `batch_size`, ...;
-    `schedule` replaces all of them.
+    What is not said is chosen by the images: architecture, input size, initial weights, and how long to train.
 
-    `val` names labeled data to test on at the end. `"auto"` is the `val` or `test` folder beside a `train` folder, or
-    every tenth image of each class, which is then not trained on, where there are twenty on average; for detectors,
-    nothing. None trains on everything. `keep` names the classes to learn.
-
-    `output` says whether a classifier's classes compete (`"softmax"`) or not (`"sigmoid"`); `preprocessing` is what it
-    sees, where that is not its architecture's; `memory` is how many bytes of pixels to hold. With `out`, the run and
-    the result are kept in that folder, where `resume` continues it; `checkpoint_every` is in seconds.
+    Args:
+        data: a folder per class, parquet, npz, `hf-hub:OWNER/NAME`; for detectors a VOC folder or a COCO file.
+        out: a folder for the run and its result; without one, nothing is kept.
+        keep: the classes to learn.
+        val: labeled data to test on at the end. `"auto"` is the `val` or `test` folder beside a `train` folder, or
+            every tenth image of each class, which is then not trained on, where there are twenty on average; for
+            detectors, nothing. None trains on everything.
+        preprocessing: what the network sees, where that is not its architecture's.
+        **settings: of `dmc.config`: `TrainConfig` (`arch`, `size`, `weights`, `seed`, `memory`; of classifiers
+            `output`), `Length` (`profile`, `minutes`, or a whole `schedule`), single fields of `Schedule` (`epochs`,
+            `lr`, `batch_size`, ...), `RunConfig` (`resume`, `checkpoint_every`).
     """
-    length = Length(profile, minutes, schedule, changes)
+    how, rest = RunConfig.taken_from(settings)
+    length, rest = Length.taken_from(rest)
     if out is not None:
-        require_free(Path(out), resume)
-    task = task_for(data, arch)
-    source, exam = task.open_labeled(data, val, keep)
-    begun = BegunRun.in_folder(out, resume)
-    if profile == "paper":
-        arch, weights = arch or task.paper_arch, task.paper_weights if weights == AUTO else weights
-    network = begun.unless(arch, size, weights) if begun else task.network_for(source, arch, size, weights)
-    model = task.untrained(source, network, preprocessing, output, seed)
-    training = LabeledTraining(task, source, exam, network, length, str(network))
-    return training.run(model, out, seed, memory, resume, checkpoint_every)
+        require_free(Path(out), how.resume)
+    task = task_for(data, rest.get("arch"))
+    config = task.train_config.of(rest)
+    if length.profile == "paper":
+        weights = task.paper_weights if config.weights == AUTO else config.weights
+        config = config.changed({"arch": config.arch or task.paper_arch, "weights": weights})
+    source, held_out = task.open_labeled(data, val, keep)
+    begun = BegunRun.in_folder(out, how.resume)
+    network = begun.unless(config) if begun else task.network_for(source, config)
+    model = task.untrained(source, network, preprocessing, getattr(config, "output", None), config.seed)
+    training = LabeledTraining(task, source, held_out, network, length, config, str(network))
+    return training.run(model, out, how)
 
 
 @dataclass(frozen=True)
@@ -103,66 +112,97 @@ class LabeledTraining:
 
     task: VisionTask[Any]
     source: Source
-    exam: HeldOut[Any]
+    held_out: HeldOut[Any]
     network: NetworkChoice
     length: Length
+    config: NetworkConfig
     what: str  # it is, in the line that says what was chosen
 
-    def run(
-        self, model: Model, out: str | Path | None, seed: int, memory: int, resume: bool, checkpoint_every: float
-    ) -> Model:
-        images, begun = len(self.source), BegunRun.in_folder(out, resume)
+    def run(self, model: Model, out: str | Path | None, how: RunConfig) -> Model:
+        """Train the model, for as long as was said or as fits."""
+        images, begun = len(self.source), BegunRun.in_folder(out, how.resume)
         usual = self.task.supervised_schedules(images, pretrained=self.network.weights is not None)
-        schedule = self.length.of(*usual, begun)
-        loss = self.task.supervised(model, self.source.classes)
+        schedule = schedule_for(self.length, *usual, begun)
+        objective = self.task.supervised(model, self.source.classes)
         if not begun:
-            pace = labeled_pace(loss, model, self.source, schedule.batch_size)
-            schedule = self.length.timed(schedule, images, pace, self.what)
+            pace = labeled_pace(objective, model, self.source, schedule.batch_size)
+            schedule = timed(self.length, schedule, images, pace, self.what)
         began = {"weights": self.network.weights}
-        kept = (out, schedule, seed, memory, resume, checkpoint_every)
-        taught: Model = fit_model(model, self.source, loss, *kept, began, self.exam)
-        return taught
+        seed, memory = self.config.seed, self.config.memory_bytes
+        held_out = self.held_out
+        trained: Model = fit_model(model, self.source, objective, out, schedule, seed, memory, how, began, held_out)
+        return trained
 
 
+@overload
 def consolidate(
-    teachers: Sequence[Given],
-    aux: Images,
-    out: str | Path | None = None,
-    *,
-    resume: bool = False,
-    checkpoint_every: float = CHECKPOINT_EVERY,
-    **settings: Any,
-) -> Any:
-    """One model that knows every teacher's classes, from unlabeled images alone.
+    teachers: Sequence[AnyModel], aux: Images, out: str | Path | None = None, **settings: Any
+) -> AnyModel: ...
+@overload
+def consolidate(teachers: Sequence[Given], aux: Images, out: str | Path | None = None, **settings: Any) -> Model: ...
+def consolidate(teachers: Sequence[Any], aux: Images, out: str | Path | None = None, **settings: Any) -> Model:
+    """Merge models into one that knows every teacher's classes, from unlabeled images alone.
 
-    `teachers` are models or whatever `dmc.load` takes, all classifiers or all detectors; `aux` is a folder, parquet,
-    tar shards, `hf-hub:OWNER/NAME` or a uint8 array, or a list of such; `aux_limit` takes a number of them, or a share
-    such as 0.25. With `out`, the run and the result are kept in that folder.
+    What is not said is chosen by teachers and images: the student's network, and how long it is trained.
 
-    What is not said is chosen by teachers and images: the student's `arch`, `size` and `weights`, and how long it is
-    trained (`minutes` is a budget; fields of `dmc.Schedule`, such as `epochs` and `lr`, change the schedule, `schedule`
-    replaces it). `profile="paper"` takes the paper's settings, and the literal form of its method.
-
-    Other settings: `loss` (`"l2"`, `"l1"`, `"kd"`), `centring`, `seed`, `memory` (bytes of pixels to hold); for
-    classifiers `temperature` (of kd), `scale` of the teachers' logits (`"none"`, `"pool-std"`, `"balanced"`, `"auto"`)
-    and `balance` of the student's outputs; for detectors `anchors` and `box_weight`.
+    Args:
+        teachers: models, or whatever `dmc.load` takes; all classifiers or all detectors.
+        aux: a folder, parquet, tar shards, npz, a glob, `hf-hub:OWNER/NAME` or a uint8 array; or a list of such.
+        out: a folder for the run and its result; without one, nothing is kept.
+        **settings: of `dmc.config`: `ConsolidateConfig` (`arch`, `size`, `weights`, `loss`, `centring`, `aux_limit`,
+            `seed`, `memory`; of classifiers `temperature`, `scale`, `balance`; of detectors `anchors`, `box_weight`),
+            `Length` (`profile`, `minutes`, or a whole `schedule`), single fields of `Schedule` (`epochs`, `lr`,
+            `batch_size`, ...), `RunConfig` (`resume`, `checkpoint_every`). `profile="paper"` takes the paper's
+            settings, and the literal form of its method.
     """
+    how, rest = RunConfig.taken_from(settings)
     loaded = _all(teachers)
     if out is not None:
-        require_free(Path(out), resume)
-    merger = Merger.chosen(loaded, aux, BegunRun.in_folder(out, resume), **settings)
-    return merger.timed(merger.plan(loaded)).run(out, resume, checkpoint_every)
+        require_free(Path(out), how.resume)
+    merge = Merge.chosen(loaded, aux, out, how, rest)
+    merged: Model = merge.timed(merge.with_teachers(loaded)).run(out, how)
+    return merged
 
 
 def check(teachers: Sequence[Given], aux: Images, **settings: Any) -> dict[str, Any]:
-    """What can be said about a consolidation before it trains: classes, preprocessing, images, time, and whether one
-    teacher would drown the others. The settings are those of `consolidate`; nothing is written."""
+    """Say what can be said about a consolidation before it trains. Nothing is written.
+
+    Args:
+        teachers: as for `consolidate`.
+        aux: as for `consolidate`.
+        **settings: those of `consolidate`, but for the run's.
+
+    Returns:
+        Classes, preprocessing, images, time, and whether one teacher would drown the others.
+    """
     loaded = _all(teachers)
-    merger = Merger.chosen(loaded, aux, None, **settings)
-    plan = merger.plan(loaded)
-    return findings(merger.timed(plan) if merger.length.minutes is not None else plan)
+    merge = Merge.chosen(loaded, aux, None, RunConfig(), settings)
+    planned = merge.with_teachers(loaded)
+    return findings(merge.timed(planned) if merge.length.minutes is not None else planned)
 
 
+@overload
+def learn(
+    model: AnyModel,
+    data: Place,
+    aux: Images,
+    out: str | Path | None = None,
+    *,
+    keep: Iterable[str] | None = None,
+    val: Place | None = "auto",
+    **settings: Any,
+) -> AnyModel: ...
+@overload
+def learn(
+    model: str | Path,
+    data: Place,
+    aux: Images,
+    out: str | Path | None = None,
+    *,
+    keep: Iterable[str] | None = None,
+    val: Place | None = "auto",
+    **settings: Any,
+) -> Model: ...
 def learn(
     model: Given,
     data: Place,
@@ -171,41 +211,51 @@ def learn(
     *,
     keep: Iterable[str] | None = None,
     val: Place | None = "auto",
-    specialist_epochs: int | None = None,
-    specialist_schedule: Schedule | None = None,
-    resume: bool = False,
-    checkpoint_every: float = CHECKPOINT_EVERY,
     **settings: Any,
-) -> Any:
-    """Teach a model the classes of labeled `data` without its old data: train a specialist, consolidate.
+) -> Model:
+    """Teach a model the classes of labeled data without its old data: train a specialist, consolidate.
 
-    `val` and `keep` are those of `train`, for the specialist, whose schedule is chosen, given (`specialist_schedule`),
-    or as long as `specialist_epochs`. The other settings are those of `consolidate`; of `minutes`, half goes to each.
+    Args:
+        model: what `dmc.load` takes.
+        data: labeled images of the new classes, as for `train`.
+        aux: unlabeled images, as for `consolidate`.
+        out: a folder for both runs and the result; without one, nothing is kept.
+        keep: the classes to learn, as for `train`.
+        val: labeled data to test the specialist on, as for `train`.
+        **settings: those of `consolidate`, and `specialist_epochs` or a whole `specialist_schedule`; of `minutes`,
+            half goes to each part.
     """
+    how, rest = RunConfig.taken_from(settings)
+    own, rest = LearnConfig.taken_from(rest)
     old = load(model)
     task = task_of([old])
-    source, exam = task.open_labeled(data, val, keep)
+    source, held_out = task.open_labeled(data, val, keep)
     require_news(old, source)
     if out is not None:
-        require_free(Path(out), resume)
-    merger = Merger.chosen([old], aux, BegunRun.in_folder(out, resume), **settings)
-    merger = replace(merger, length=replace(merger.length, share=0.5))
-    seed, memory = settings.get("seed", 0), settings.get("memory", MEMORY)
-    new = task.untrained(source, merger.network, merger.alike(old), old.output, seed)
-    first = merger.timed(merger.plan([old, new]))  # what is wrong with it should show before days of training
+        require_free(Path(out), how.resume)
+    merge = Merge.chosen([old], aux, out, how, {**rest, "share": 0.5})
+    new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
+    first = merge.timed(merge.with_teachers([old, new]))  # what is wrong with it should show before days of training
 
-    changes = {key: value for key, value in merger.length.changes.items() if key != "epochs"}
-    changes |= {} if specialist_epochs is None else {"epochs": specialist_epochs}
-    length = replace(merger.length, schedule=specialist_schedule, changes=changes)
-    training = LabeledTraining(task, source, exam, merger.network, length, f"specialist: {merger.network}")
+    length = _for_specialist(merge.length, own)
+    what = f"specialist: {merge.network}"
+    training = LabeledTraining(task, source, held_out, merge.network, length, merge.config, what)
     place = Path(out) / "specialist" if out is not None else None
-    new = training.run(new, place, seed, memory, resume, checkpoint_every)
+    new = training.run(new, place, how)
 
-    merging = merger.plan([old, new])
+    merging = merge.with_teachers([old, new])
     merging.schedule, merging.made_by = first.schedule, f"dmc learn, new classes from {source.name}"
     tested = {key: line for key, line in new.provenance.items() if key.startswith("held-out")}
     merging.notes = {f"{key} of the new classes' own model": line for key, line in tested.items()}
-    return merging.run(out, resume, checkpoint_every)
+    taught: Model = merging.run(out, how)
+    return taught
+
+
+def _for_specialist(length: Length, own: LearnConfig) -> Length:
+    """Give the specialist's own number of epochs; the other changes hold for both trainings."""
+    changes = {key: value for key, value in length.changes.items() if key != "epochs"}
+    changes |= {} if own.specialist_epochs is None else {"epochs": own.specialist_epochs}
+    return length.changed({"schedule": own.specialist_schedule, "changes": changes})
 
 
 def require_news(old: Model, source: Source) -> None:
@@ -214,39 +264,92 @@ def require_news(old: Model, source: Source) -> None:
     if len(known) == len(source.classes):
         raise DmcError(
             f"{old.name} knows {listed(known, 5)} already: there is nothing new to learn from {source.name}; train a "
-            "model of its own (dmc train), and merge it (dmc consolidate, --rename where classes only share a name)"
+            "model of its own, and consolidate both, renaming where classes only share a name"
         )
     if known:
         both = "they are taught by both models, whose mean is the target"
         log.warning("%s knows %d of the classes already (%s): %s", old.name, len(known), listed(known, 5), both)
 
 
-def evaluate(model: Given | Teachers | DetectorTeachers, data: Place, **settings: Any) -> Any:
-    """Accuracy, or average precision, on labeled data; classes are matched by name. `keep` names those to look at;
-    `known=True` leaves out those that the model does not know; `rename={"tabby": "cat"}` gives classes of the data the
-    model's names."""
-    found = load(model) if isinstance(model, Model | str | Path) else model
-    if isinstance(found, Specialist | Teachers):
-        return evaluation.evaluate(found, data, **settings)
-    return of_detectors.evaluate(found, data, **settings)
+@overload
+def evaluate(
+    model: Specialist | Teachers,
+    data: Place,
+    *,
+    keep: Sequence[str] | None = None,
+    known: bool = False,
+    rename: Mapping[str, str] | None = None,
+) -> Evaluation: ...
+@overload
+def evaluate(
+    model: Detector | DetectorTeachers,
+    data: Place,
+    *,
+    keep: Sequence[str] | None = None,
+    known: bool = False,
+    rename: Mapping[str, str] | None = None,
+) -> DetectionEvaluation: ...
+@overload
+def evaluate(
+    model: Given,
+    data: Place,
+    *,
+    keep: Sequence[str] | None = None,
+    known: bool = False,
+    rename: Mapping[str, str] | None = None,
+) -> Result: ...
+def evaluate(
+    model: Given | TeacherGroup[Any],
+    data: Place,
+    *,
+    keep: Sequence[str] | None = None,
+    known: bool = False,
+    rename: Mapping[str, str] | None = None,
+) -> Result:
+    """Measure accuracy, or average precision, on labeled data; classes are matched by name.
+
+    Args:
+        model: what `dmc.load` takes, or several models side by side.
+        data: labeled images, as for `train`.
+        keep: the classes of the data to look at.
+        known: leave out the classes that the model does not know.
+        rename: for classes of the data the model's names: `{"tabby": "cat"}`.
+    """
+    found = model if isinstance(model, TeacherGroup) else load(model)
+    return task_of([found]).evaluate(found, data, keep, known, rename or {})
 
 
-def predict(model: Given, images: Picture | Sequence[Picture], **settings: Any) -> Any:
-    """The most probable classes of each image (`top`), or what a detector finds in it (`least` score).
+@overload
+def predict(
+    model: Specialist, images: Picture | Sequence[Picture], **settings: Any
+) -> list[dict[str, float] | None]: ...
+@overload
+def predict(
+    model: Detector, images: Picture | Sequence[Picture], **settings: Any
+) -> list[list[DetectedObject] | None]: ...
+@overload
+def predict(model: Given, images: Picture | Sequence[Picture], **settings: Any) -> list[Any]: ...
+def predict(model: Given, images: Picture | Sequence[Picture], **settings: Any) -> list[Any]:
+    """Give the most probable classes of each image, or what a detector finds in it.
 
-    Images are files, folders (all images below), PIL's, or uint8 arrays, H x W or H x W x 3; one, or a list of them.
-    The answer is a list; in it, an image that cannot be read is None, and a warning says which it was.
+    Args:
+        model: what `dmc.load` takes.
+        images: files, folders (all images below), PIL's, or uint8 arrays, H x W or H x W x 3; one, or a list of them.
+        **settings: of `dmc.config`: of classifiers `top`, of detectors `min_score`.
+
+    Returns:
+        An answer for each image; None for one that cannot be read, and a warning says which it was.
     """
     found = load(model)
-    if isinstance(found, Specialist):
-        return evaluation.predict(found, images, **settings)
-    return of_detectors.predict(found, images, **settings)
+    task = task_of([found])
+    answers = task.predict(found, pictures(images), task.predict_config.of(settings))
+    return [None if isinstance(answer, DecodeError) else answer for answer in answers]
 
 
 def _all(teachers: Sequence[Given]) -> list[Model]:
     if isinstance(teachers, Given):
         raise DmcError("teachers are a list of two or more models")
-    loaded: list[Model] = [load(teacher) for teacher in teachers]
+    loaded = [load(teacher) for teacher in teachers]
     for one, other in combinations(loaded, 2):
         if one.names == other.names and one.fingerprint == other.fingerprint:
             raise DmcError(f"{one.name} and {other.name} are the same model: there is nothing to merge")

@@ -7,23 +7,19 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
-from math import ceil, inf
+from math import ceil
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal, get_args
 
+from dmc.config import AUTO, Length, NetworkConfig, Schedule
 from dmc.data.decode import opened, upright_size
 from dmc.data.sources import Source
-from dmc.errors import DmcError, require_one_of
+from dmc.errors import DmcError
 from dmc.models.architectures import create, default_preprocessing, known_architecture
 from dmc.progress import duration
-from dmc.training.schedule import Schedule
 
-ProfileName = Literal["auto", "paper"]
-AUTO = "auto"  # as initial weights: ImageNet's where they can be had
 LEAST_PRETRAINED_SIDE = 64  # below, what ImageNet networks have learned is of little use
 LOOKED_AT = 64  # images
 log = logging.getLogger("dmc")
@@ -63,48 +59,32 @@ class BegunRun:
         except (OSError, ValueError, KeyError, TypeError):
             return None  # the run itself will say what is wrong
 
-    def unless(self, arch: str | None, size: int | None, weights: str | None) -> NetworkChoice:
+    def unless(self, asked: NetworkConfig) -> NetworkChoice:
         """The same network, but for what is now asked for; the run will refuse what differs."""
-        was = self.network
-        return NetworkChoice(arch or was.arch, size or was.size, was.weights if weights == AUTO else weights, was.why)
+        was, weights = self.network, asked.weights
+        return NetworkChoice(
+            asked.arch or was.arch, asked.size or was.size, was.weights if weights == AUTO else weights, was.why
+        )
 
 
-@dataclass(frozen=True)
-class Length:
-    """What the user said about how long and how fast to train; the rest is chosen."""
+def schedule_for(length: Length, paper: Schedule, fitting: Schedule, begun: BegunRun | None = None) -> Schedule:
+    """Give the schedule that was given, the paper's, or one that fits the images; with what was changed of it."""
+    chosen = length.schedule or (begun.schedule if begun else paper if length.profile == "paper" else fitting)
+    return chosen.changed(length.changes)
 
-    profile: ProfileName = "auto"
-    minutes: float | None = None
-    schedule: Schedule | None = None
-    changes: Mapping[str, Any] = field(default_factory=dict)  # to a schedule, whichever it is
-    share: float = 1.0  # of the minutes
 
-    def __post_init__(self) -> None:
-        require_one_of("profile", self.profile, get_args(ProfileName))
-        if self.minutes is not None and not 0 < self.minutes < inf:
-            raise DmcError(f"minutes {self.minutes:g} must be a positive number")
-        if self.minutes is not None and "epochs" in self.changes:
-            raise DmcError("give epochs or minutes, not both")
-
-    def of(self, paper: Schedule, fitting: Schedule, begun: BegunRun | None = None) -> Schedule:
-        """The schedule that was given, the paper's, or one that fits the images; with what was changed of it."""
-        chosen = self.schedule or (begun.schedule if begun else paper if self.profile == "paper" else fitting)
-        return chosen.changed(self.changes)
-
-    def timed(self, schedule: Schedule, images: int, images_per_second: float, what: str) -> Schedule:
-        """As many passes as the budget has room for, where there is one. Say what will happen, and how long."""
-        if self.minutes is not None:
-            passes = int(self.share * self.minutes * 60 * images_per_second / images)
-            if not passes:
-                needed = duration(images / images_per_second)
-                raise DmcError(
-                    f"a pass over {images:,} images takes {needed}: allow more minutes, or take fewer images"
-                )
-            schedule = schedule.changed({"epochs": passes})
-        seconds = schedule.epochs * images / images_per_second
-        epochs = f"{schedule.epochs} epoch{'' if schedule.epochs == 1 else 's'}"
-        log.info(f"{what}: {epochs} of {images:,} images, about {duration(seconds)}")
-        return schedule
+def timed(length: Length, schedule: Schedule, images: int, images_per_second: float, what: str) -> Schedule:
+    """Give as many passes as the budget has room for, where there is one. Say what will happen, and how long."""
+    if length.minutes is not None:
+        passes = int(length.share * length.minutes * 60 * images_per_second / images)
+        if not passes:
+            needed = duration(images / images_per_second)
+            raise DmcError(f"a pass over {images:,} images takes {needed}: allow more minutes, or take fewer images")
+        schedule = schedule.changed({"epochs": passes})
+    seconds = schedule.epochs * images / images_per_second
+    epochs = f"{schedule.epochs} epoch{'' if schedule.epochs == 1 else 's'}"
+    log.info(f"{what}: {epochs} of {images:,} images, about {duration(seconds)}")
+    return schedule
 
 
 def shorter_side(source: Source) -> int:

@@ -13,6 +13,7 @@ from typing import Any, Generic, NamedTuple
 from torch import Tensor
 
 from dmc.classes import counted
+from dmc.config import ConsolidateConfig, RunConfig, Schedule
 from dmc.data.batch import Batch
 from dmc.data.decode import Skipped, Transform, decoded
 from dmc.data.loader import ENOUGH, ImageLoader, fits, held_loader, open_loader
@@ -25,16 +26,16 @@ from dmc.models.specialist import AnyModel
 from dmc.seeds import seed_for
 from dmc.training.loop import Objective, fit, images_per_second
 from dmc.training.run_folder import Run, versions
-from dmc.training.schedule import Schedule
 
 Images = OneSet | Sequence[OneSet]  # one set of images, or several to be joined
 
 
 LOOKED_AT = 512  # auxiliary images that the teachers are asked about before training
 ASKING_SECONDS = 20  # and how long that may take
-# Auxiliary images that are never trained on, to see what the student has learned: a tenth, and no more than that many.
+# Auxiliary images that are never trained on, to see what the student has learned, are a tenth of all at most.
 # A tenth of a small pool would tell nothing; there the images that were trained on have to do.
-HELD_OUT, LEAST_HELD_OUT = 1024, 20
+LEAST_HELD_OUT = 20
+TOLD_ELSEWHERE = {"arch", "size", "seed", "memory", "aux_limit", "held_out"}  # in run.json
 
 
 @dataclass(frozen=True)
@@ -62,20 +63,15 @@ class Consolidation(ABC, Generic[AnyModel]):
     made_by = "dmc consolidate"  # for the model's card
     notes: Mapping[str, str] = {}  # also for the card
 
-    def __init__(self, aux: Images, schedule: Schedule, seed: int, memory: int, held_out: int) -> None:
-        self.aux, self.schedule, self.seed, self.memory = open_images(aux), schedule, seed, memory
+    def __init__(self, aux: Images, config: ConsolidateConfig, schedule: Schedule) -> None:
+        self.aux, self.config, self.schedule = open_images(aux), config, schedule
         tenth = len(self.aux) // 10
-        self.held_out = min(held_out, tenth) if tenth >= LEAST_HELD_OUT else 0
+        self.held_out = min(config.held_out, tenth) if tenth >= LEAST_HELD_OUT else 0
 
     @property
     @abstractmethod
     def transform(self) -> Transform:
         """The shape in which images are held and augmented."""
-
-    @property
-    @abstractmethod
-    def settings(self) -> dict[str, Any]:
-        """How the student is compared with its teachers."""
 
     @abstractmethod
     def objective(self) -> Objective:
@@ -103,10 +99,11 @@ class Consolidation(ABC, Generic[AnyModel]):
     @property
     def held(self) -> bool:
         """Whether the images fit in memory: a part of the configuration, since streaming has another order."""
-        return fits(self.aux, self.transform, self.memory)
+        return fits(self.aux, self.transform, self.config.memory_bytes)
 
     @property
-    def config(self) -> dict[str, Any]:
+    def run_json(self) -> dict[str, Any]:
+        """All that makes the result: a resumed run must have the same."""
         return {
             "command": "consolidate",
             "teachers": [
@@ -114,20 +111,23 @@ class Consolidation(ABC, Generic[AnyModel]):
             ],
             "aux": {"name": self.aux.name, "images": len(self.aux), "held": self.held, "held_out": self.held_out},
             "student": self.student.settings,
-            **self.settings,
+            **self.config.model_dump(exclude=TOLD_ELSEWHERE),
             "schedule": self.schedule.model_dump(),
-            "seed": self.seed,
+            "seed": self.config.seed,
             "versions": versions(),
         }
 
-    def run(self, out: str | Path | None, resume: bool, checkpoint_every: float) -> AnyModel:
-        with Run(out, self.config, resume, checkpoint_every) as run:
+    def run(self, out: str | Path | None = None, how: RunConfig = RunConfig()) -> AnyModel:  # noqa: B008 (frozen)
+        """Train the student, or read what the folder's run has finished."""
+        with Run(out, self.run_json, how) as run:
             if run.finished:
                 return run.result(self.student)
             loader, unseen = self.open_loaders()
             self.teachers.to(pick_device()).fold()
             self.prepare(loader)
-            at = fit(self.student.module, self.objective(), loader, self.schedule, run, self.seed, "consolidating")
+            at = fit(
+                self.student.module, self.objective(), loader, self.schedule, run, self.config.seed, "consolidating"
+            )
             self.settle(unseen)
             findings = self.compare(unseen)
             told = zip(self.teachers.specialists, findings.of_each, strict=True)
@@ -138,7 +138,7 @@ class Consolidation(ABC, Generic[AnyModel]):
                 "compared": f"on {findings.images} auxiliary images that were {seen}: {findings.overall}",
                 **({"warning": findings.warnings} if findings.warnings else {}),
                 "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {len(loader.skipped)} skipped)",
-                "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.seed}",
+                "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.config.seed}",
                 **self.notes,
             }
             return run.finish(self.student)
@@ -146,20 +146,20 @@ class Consolidation(ABC, Generic[AnyModel]):
     def open_loaders(self) -> tuple[ImageLoader, ImageLoader]:
         """The images to train on, and those to look at afterwards; the same, where none are held out."""
         if not self.held_out:
-            loader = open_loader(self.aux, self.transform, self.memory)
+            loader = open_loader(self.aux, self.transform, self.config.memory_bytes)
             return loader, loader
-        sample, rest = split_off(self.aux, self.held_out, seed_for(self.seed, "held out"))
+        sample, rest = split_off(self.aux, self.held_out, seed_for(self.config.seed, "held out"))
         unseen = held_loader(sample, self.transform, most_skipped=1)  # too few to judge by; the others are judged
         if not unseen.count:
             raise DmcError(f"none of {len(sample)} images of {self.aux.name} that were looked at can be decoded")
-        return open_loader(rest, self.transform, self.memory), unseen
+        return open_loader(rest, self.transform, self.config.memory_bytes), unseen
 
     def some_batches(self, count: int = ENOUGH) -> tuple[list[Batch], int, int]:
         """Some auxiliary images; how many were tried, and how many of them cannot be decoded, if not too many."""
         skipped = Skipped(self.aux.name)
         framed: list[tuple[Record, Tensor]] = []
         tried = min(count, len(self.aux))
-        seed = self.seed if self.held else None  # a stream that is mixed first has to be read far
+        seed = self.config.seed if self.held else None  # a stream that is mixed first has to be read far
         for record, image in islice(decoded(self.aux.records(seed), self.transform), tried):
             if image is None:
                 skipped.add(record.name)

@@ -13,12 +13,12 @@ import pytest
 from filelock import FileLock
 
 from dmc.bench.runner import Bench, confusion, every_tracker
+from dmc.config import CONSOLIDATION, SPECIALIST
 from dmc.data.sources import ListedImages
 from dmc.errors import DmcError
 from dmc.methods import METHODS, Learned, Lesson, Method
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile, strength_for
-from dmc.training.schedule import CONSOLIDATION, SPECIALIST
 from tests.conftest import Answer, tiny, write_images
 
 Dmc = Callable[..., Answer]

@@ -22,7 +22,6 @@ from dmc.metrics.average_precision import Detections
 from dmc.models.blueprint import create_detector
 from dmc.models.detector import IMAGENET, Detector
 from dmc.report.drawing import drawn
-from dmc.report.evaluation import as_text
 from tests.conftest import Answer
 from tests.detectors import KINDS, TINY, scene
 
@@ -65,7 +64,7 @@ def test_a_class_that_the_scenes_do_not_show_has_no_precision() -> None:
     found = evaluate(sure("cat", "dog"), scenes(3, 0), keep=["cat", "dog"])
     assert math.isnan(found.per_class["dog"].eleven_points)
     assert found.mean == 1  # over the classes that can be found
-    assert [line.split() for line in as_text(found).splitlines()[1:3]] == [
+    assert [line.split() for line in found.as_text().splitlines()[1:3]] == [
         ["cat", "100.0%", "100.0%", "3"],
         ["dog", "-", "-", "0"],
     ]

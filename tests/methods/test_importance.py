@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dmc.config import Schedule
 from dmc.data.batch import Batch
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import ArrayImages
@@ -23,7 +24,6 @@ from dmc.methods.rewc import REWC, RotatedPenalty, Rotation, rotations_of
 from dmc.methods.rwalk import RWalk, WalkTracker
 from dmc.methods.si import SI, PathTracker
 from dmc.models.specialist import Specialist
-from dmc.training.schedule import Schedule
 from tests.conftest import tiny
 from tests.methods.conftest import lesson
 

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dmc.config import Schedule
 from dmc.data.batch import Batch
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import ArrayImages, Source
@@ -25,7 +26,6 @@ from dmc.methods.icarl import ICaRL, NearestMean, SigmoidDistillation
 from dmc.methods.inference_twice import InferenceTwice
 from dmc.methods.lwf import LwF, WithoutForgetting
 from dmc.models.specialist import Specialist
-from dmc.training.schedule import Schedule
 from tests.conftest import tiny
 from tests.methods.conftest import lesson
 

@@ -20,6 +20,7 @@ from dmc.data.open import open_images
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
 from dmc.models.cifar_resnet import register_with_timm
+from dmc.models.specialist import Specialist
 from tests.conftest import SMALL, tiny, write_images
 
 IMAGES = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -28,7 +29,7 @@ IMAGES = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8, generator=torc
 def test_a_folder_gives_the_same_model_back(tmp_path: Path) -> None:
     first = tiny(["cat", "dog", "owl"])
     first.provenance = {"made by": "a test"}
-    second = dmc.load(first.save(tmp_path / "m"))
+    second = Specialist.load(first.save(tmp_path / "m"))
     assert second.names == ("cat", "dog", "owl")
     assert second.preprocessing == first.preprocessing
     assert (second.arch, second.output, second.provenance) == (first.arch, first.output, first.provenance)
@@ -39,7 +40,7 @@ def test_a_folder_gives_the_same_model_back(tmp_path: Path) -> None:
 
 def test_a_subset_survives_saving(tmp_path: Path) -> None:
     whole = tiny("abcd")
-    part = dmc.load(whole.keep("db").save(tmp_path))
+    part = Specialist.load(whole.keep("db").save(tmp_path))
     assert part.names == ("b", "d")
     assert torch.equal(part.logits(IMAGES), whole.logits(IMAGES)[:, [1, 3]])
     assert part.keep("d").names == ("d",)
@@ -138,7 +139,7 @@ def test_state_dicts_come_out_of_their_usual_wrappings(tmp_path: Path, wrapping:
     if wrapping == 3:
         save_file(content["state_dict"], tmp_path / "w.safetensors")
     path = tmp_path / ("w.safetensors" if wrapping == 3 else "w.pth")
-    loaded = dmc.load(path, arch="cifar_resnet8", classes=["a", "b"], preprocessing=SMALL)
+    loaded = Specialist.load(path, arch="cifar_resnet8", classes=["a", "b"], preprocessing=SMALL)
     assert torch.equal(loaded.logits(IMAGES), trained.logits(IMAGES))
 
 
@@ -148,7 +149,7 @@ def test_a_state_dict_as_text_with_half_precision_weights(tmp_path: Path) -> Non
     save_file(halves, tmp_path / "w.safetensors")
     (tmp_path / "names.txt").write_text("cat\ndog\n")
     spec = f"{tmp_path}/w.safetensors,arch=cifar_resnet8,classes={tmp_path}/names.txt,size=16,mean=0.5/0.5/0.5"
-    loaded = dmc.load(spec)
+    loaded = Specialist.load(spec)
     assert loaded.names == ("cat", "dog")
     assert loaded.preprocessing == Preprocessing(16, mean=(0.5, 0.5, 0.5))
     assert next(loaded.module.parameters()).dtype == torch.float32
@@ -158,7 +159,7 @@ def test_a_grey_state_dict(tmp_path: Path) -> None:
     grey = Preprocessing(16, (0.5,), (0.5,))
     trained = dmc.Specialist.untrained("cifar_resnet8", "ab", grey)
     torch.save(trained.module.state_dict(), tmp_path / "w.pt")
-    loaded = dmc.load(tmp_path / "w.pt", "cifar_resnet8", ["a", "b"], grey)
+    loaded = Specialist.load(tmp_path / "w.pt", "cifar_resnet8", ["a", "b"], grey)
     assert torch.equal(loaded.logits(IMAGES), trained.logits(IMAGES))
 
 
@@ -239,7 +240,7 @@ def test_a_hub_model_is_a_saved_folder_that_was_downloaded(tmp_path: Path, monke
     fill_hub_cache(tmp_path / "cache", "me/mine", {p.name: p for p in folder.iterdir() if p.name != "README.md"})
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    loaded = dmc.load("hf-hub:me/mine")
+    loaded = Specialist.load("hf-hub:me/mine")
     assert loaded.name == "hf-hub:me/mine"
     assert torch.equal(loaded.logits(IMAGES), saved.logits(IMAGES))
     with pytest.raises(DmcError, match="cannot get hf-hub:me/other") as error:
@@ -255,7 +256,7 @@ def test_a_timm_model_brings_imagenet_names_and_its_preprocessing(
     fill_hub_cache(tmp_path, "timm/test_resnet.r160_in1k", {"model.safetensors": tmp_path / "w.safetensors"})
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    loaded = dmc.load("timm:test_resnet")
+    loaded = Specialist.load("timm:test_resnet")
     assert len(loaded.names) == 1000
     assert loaded.names[0] == "tench, Tinca tinca"
     assert {"crane", "crane (2)"} <= set(loaded.names)
@@ -271,7 +272,7 @@ def test_a_torchvision_model_brings_its_categories(tmp_path: Path, monkeypatch: 
     (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
     torch.save(module.state_dict(), tmp_path / "hub" / "checkpoints" / weights.url.rsplit("/", 1)[1])
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    loaded = dmc.load("torchvision:squeezenet1_1")
+    loaded = Specialist.load("torchvision:squeezenet1_1")
     assert loaded.names[0] == "tench"
     assert loaded.preprocessing.crop_pct == 0.875
     assert torch.equal(loaded.module(torch.ones(1, 3, 64, 64)), module(torch.ones(1, 3, 64, 64)))
@@ -283,7 +284,7 @@ def test_a_torchvision_model_brings_its_categories(tmp_path: Path, monkeypatch: 
 
 def test_the_real_pretrained_network_answers_as_timm_does(real_data: Path, tmp_path: Path) -> None:
     """timm's own transform and ours differ in rounding only, so nearly all answers must be the same."""
-    loaded = dmc.load(
+    loaded = Specialist.load(
         real_data / "weights" / "tf_efficientnet_lite0.safetensors",
         arch="tf_efficientnet_lite0",
         classes="imagenet-1k",
@@ -326,5 +327,6 @@ def test_predict_gives_the_most_probable_first(tmp_path: Path) -> None:
     expected = model.probabilities(torch.stack(pixels))
     for answer, row in zip(answers, expected, strict=True):
         best = row.argsort(descending=True)[:2].tolist()
+        assert answer is not None
         assert list(answer) == ["abc"[i] for i in best]
         assert list(answer.values()) == pytest.approx([row[i].item() for i in best])

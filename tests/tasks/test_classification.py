@@ -11,16 +11,15 @@ from torch import nn
 
 import dmc
 from dmc.bench.digits import digits, letters
+from dmc.config import LossName, Output, RunConfig, Scale
 from dmc.data.batch import Batch
 from dmc.data.preprocess import Preprocessing
 from dmc.demos.classification import ARCH, NEW, OLD, PREPROCESSING
-from dmc.distill.losses import LossName
-from dmc.distill.teachers import Scale, Teachers
+from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
-from dmc.models.specialist import Output
 from dmc.tasks.classifier_consolidation import PAPER_FORM, ClassifierConsolidation, Distillation
 from dmc.training.supervised import fit_labeled
-from tests.conftest import SMALL, tiny, write_images
+from tests.conftest import SMALL, as_specialist, classifiers, tiny, write_images
 
 NOISE = np.random.default_rng(0).integers(0, 256, (32, 16, 16, 3), dtype=np.uint8)
 SCALES: tuple[Scale, ...] = ("none", "pool-std")
@@ -31,7 +30,8 @@ def test_learning_from_letters_beats_fine_tuning_on_digits() -> None:
     data, test = digits(0, test=False), digits(0, test=True)
     quick = dmc.Schedule(epochs=8, shape="one-cycle", batch_size=32, flip=False, weight_decay=5e-3)
     old, new = (
-        dmc.train(data, keep=part, arch=ARCH, preprocessing=PREPROCESSING, schedule=quick) for part in (OLD, NEW)
+        as_specialist(dmc.train(data, keep=part, arch=ARCH, preprocessing=PREPROCESSING, schedule=quick))
+        for part in (OLD, NEW)
     )
     merged = dmc.consolidate([old, new], letters(3000, 0), schedule=quick)
     tuned = fit_labeled(old.widened(NEW), data.keep(NEW), schedule=quick)
@@ -49,10 +49,9 @@ def test_the_student_starts_at_random_and_teachers_do_not_change() -> None:
     plan = ClassifierConsolidation(teachers, NOISE, schedule=QUICK)
     own = plan.student.module.state_dict()["conv1.weight"]
     assert not any(torch.equal(own, t.module.state_dict()["conv1.weight"]) for t in teachers)
-    assert not torch.equal(
-        own, ClassifierConsolidation(teachers, NOISE, seed=1).student.module.state_dict()["conv1.weight"]
-    )
-    merged = plan.run(None, resume=False, checkpoint_every=30)
+    other = classifiers(teachers, NOISE, QUICK, seed=1).student.module.state_dict()["conv1.weight"]
+    assert not torch.equal(own, other)
+    merged = plan.run()
     assert merged.names == ("a", "b", "c", "d")
     assert [t.fingerprint for t in teachers] == prints
     assert merged.fingerprint == dmc.consolidate(teachers, NOISE, schedule=QUICK).fingerprint
@@ -88,9 +87,9 @@ def test_three_teachers_of_different_kinds_and_a_student_of_another() -> None:
         dmc.Specialist.untrained("test_resnet", "abc", Preprocessing(24, interpolation="nearest")),
         tiny("bcd", 2),
     ]
-    plan = ClassifierConsolidation(teachers, NOISE, arch="cifar_resnet8", size=8, schedule=QUICK)
+    plan = classifiers(teachers, NOISE, QUICK, arch="cifar_resnet8", size=8)
     assert plan.transform.size == 24
-    merged = plan.run(None, resume=False, checkpoint_every=30)
+    merged = plan.run()
     assert merged.names == ("x", "y", "a", "b", "c", "d")
     assert merged.preprocessing.size == 8
     with pytest.raises(DmcError, match="mine has no architecture name; say which one the student has"):
@@ -126,7 +125,7 @@ def test_specialists_learn_what_they_are_shown(labeled_folder: Path) -> None:
     for output in outputs:
         model = dmc.train(labeled_folder, arch="cifar_resnet8", size=16, schedule=schedule, output=output)
         assert model.output == output
-        assert dmc.evaluate(model, labeled_folder).accuracy == 1.0
+        assert dmc.evaluate(as_specialist(model), labeled_folder).accuracy == 1.0
 
 
 def test_evaluation_matches_classes_by_name_and_counts_each(labeled_folder: Path) -> None:
@@ -170,9 +169,9 @@ class Breaking(nn.Module):
 
 def test_a_teacher_that_breaks_in_mid_run_keeps_the_last_checkpoint(tmp_path: Path, aux_folder: Path) -> None:
     breaking = dmc.Specialist(Breaking(), "cde", SMALL, name="breaking")
-    plan = ClassifierConsolidation([tiny("ab"), breaking], aux_folder, schedule=QUICK, scale="none")
+    plan = classifiers([tiny("ab"), breaking], aux_folder, QUICK, scale="none")
     with pytest.raises(DmcError, match="breaking gives logits that are not finite"):
-        plan.run(tmp_path / "out", resume=False, checkpoint_every=0)
+        plan.run(tmp_path / "out", RunConfig(checkpoint_every=0))
     state = torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)
     assert state["position"]["step"] == 2
     assert not (tmp_path / "out" / "model.safetensors").exists()
@@ -182,7 +181,7 @@ def test_a_stream_with_a_few_broken_images_reaches_its_end(tmp_path: Path) -> No
     folder = write_images(tmp_path / "aux", 38)
     for i in range(2):
         (folder / f"broken-{i}.png").write_bytes(b"no")
-    merged = dmc.consolidate([tiny("ab", 1), tiny("cd", 2)], folder, schedule=QUICK, memory=1)
+    merged = dmc.consolidate([tiny("ab", 1), tiny("cd", 2)], folder, schedule=QUICK, memory=0)
     assert merged.provenance["auxiliary images"] == f"{folder} (40, 2 skipped)"
 
 
@@ -193,7 +192,7 @@ def test_pool_std_reaches_the_training() -> None:
 
 
 def test_learn_finds_mistakes_before_it_trains(tmp_path: Path, labeled_folder: Path, aux_folder: Path) -> None:
-    with pytest.raises(DmcError, match="temperature 0 must be a positive number"):
+    with pytest.raises(DmcError, match="temperature 0 should be greater than 0"):
         dmc.learn(tiny("ab"), labeled_folder, aux_folder, tmp_path / "out", loss="kd", temperature=0)
     for i in range(5):
         (aux_folder / f"broken-{i}.png").write_bytes(b"no")
@@ -207,6 +206,6 @@ def test_settings_that_cannot_be() -> None:
         dmc.Specialist(tiny(n, s).module, n, SMALL, "sigmoid", "cifar_resnet8") for n, s in (("ab", 1), ("cd", 2))
     ]
     with pytest.raises(DmcError, match="'kd' compares softmax distributions"):
-        ClassifierConsolidation(sigmoid, NOISE, loss="kd")
-    with pytest.raises(DmcError, match="temperature 0 must be a positive number"):
-        ClassifierConsolidation([tiny("ab"), tiny("cd")], NOISE, loss="kd", temperature=0)
+        classifiers(sigmoid, NOISE, QUICK, loss="kd")
+    with pytest.raises(DmcError, match="temperature 0 should be greater than 0"):
+        classifiers([tiny("ab"), tiny("cd")], NOISE, QUICK, loss="kd", temperature=0)

@@ -7,7 +7,6 @@ import math
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from inspect import signature
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 from torchvision.ops import remove_small_boxes
-from typer.main import get_command
 
 import dmc
-from dmc.api import load, predict
-from dmc.cli import app
+from dmc.api import predict
+from dmc.config import DetectorConsolidateConfig
 from dmc.data.annotations import open_annotated
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import ShorterSide
@@ -170,7 +168,8 @@ def test_training_asks_folded_teachers_without_autograd(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(DetectorTeachers, "select", watched)
     schedule = dmc.Schedule(epochs=1, lr=1e-4, algorithm="adam", batch_size=20)
-    DetectorConsolidation(teachers, unlabeled, size=64, weights=None, schedule=schedule).run(None, False, 30)
+    config = DetectorConsolidateConfig(size=64, weights=None)
+    DetectorConsolidation(teachers, unlabeled, config, schedule).run()
     assert asked == [(True, False)] * 2  # 40 images
     assert all(parameter.grad is None for teacher in teachers for parameter in teacher.module.parameters())
 
@@ -197,16 +196,6 @@ def test_the_best_finds_are_those_of_torchvisions_own_postprocessing(arch: str) 
     np.testing.assert_allclose(ours.scores_M[:10], theirs["scores"][best].numpy(), rtol=1e-4)
     np.testing.assert_allclose(ours.boxes_M4[:10], theirs["boxes"][best].numpy(), rtol=1e-3, atol=1e-2)
     assert ours.labels_M[:10].tolist() == theirs["labels"][best].tolist()
-
-
-def test_the_papers_defaults_are_those_of_the_command_line() -> None:
-    """64 anchors and lambda = 1 are the library's; the help says so, and passes nothing on."""
-    usual = signature(DetectorConsolidation).parameters
-    assert {name: usual[name].default for name in ("anchors", "box_weight")} == {"anchors": 64, "box_weight": 1.0}
-    options = {p.name: p for p in get_command(app).commands["consolidate"].params}  # type: ignore[attr-defined]
-    for name, default in (("anchors", "64"), ("box_weight", "1"), ("temperature", "2"), ("scale", "auto")):
-        assert options[name].default is None
-        assert options[name].help.endswith(f"[default: {default}]")
 
 
 def test_a_broken_image_does_not_shift_the_others_truth(squares: Path, tmp_path: Path) -> None:
@@ -301,8 +290,8 @@ def test_bad_combinations(tmp_path: Path, unlabeled: Path) -> None:
         ([detector, untrained("c")], {"loss": "kd"}, "detectors have log-odds"),
         ([detector, untrained("c")], {"temperature": 3.0}, "temperature is a setting of classifiers"),
         ([tiny("ab"), tiny("cd")], {"anchors": 5}, "anchors is a setting of detectors"),
-        ([detector, untrained("c")], {"anchors": 0}, "anchors 0 must be at least 1"),
-        ([detector, untrained("c")], {"box_weight": float("nan")}, "box weight nan must be 0 or a positive number"),
+        ([detector, untrained("c")], {"anchors": 0}, "anchors 0 should be greater than or equal to 1"),
+        ([detector, untrained("c")], {"box_weight": float("nan")}, "box_weight nan should be a finite number"),
         ([detector, untrained("c")], {"arch": f"{TINY},norm=frozen"}, "random weights cannot stay as they are"),
         ([detector, untrained("c")], {"arch": "retinanet_resnet19_fpn"}, "unknown detector 'retinanet_resnet19_fpn'"),
         ([detector, untrained("c")], {"weights": "nowhere.pth"}, "no such weights: nowhere.pth"),
@@ -324,7 +313,7 @@ def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled:
         said = dmc(*command, "--val", val)
         assert said.code == 0, said.err
         assert ("held-out mAP" in said.out) == (name == "rg")
-    tested = evaluate(load(tmp_path / "rg"), f"{squares},split=val", keep=["red", "green"])
+    tested = evaluate(Detector.load(tmp_path / "rg"), f"{squares},split=val", keep=["red", "green"])
     line = f"{tested.mean:.1%} on 20 images ({squares} (val))"
     assert f"- held-out mAP: {line}" in (tmp_path / "rg" / "README.md").read_text()
     said = dmc("check", tmp_path / "rg", tmp_path / "b", "--aux", unlabeled, "--weights", "random")
@@ -343,13 +332,13 @@ def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled:
     assert found["data"].endswith("(val)")
     assert "VOC07 AP" in dmc("evaluate", tmp_path / "m", test).out
     image = squares / "JPEGImages" / "val_000.jpg"
-    said = dmc("predict", tmp_path / "m", image, "--json", "--draw", tmp_path / "drawn", "--least", 0.2)
+    said = dmc("predict", tmp_path / "m", image, "--json", "--draw", tmp_path / "drawn", "--min-score", 0.2)
     (answer,) = json.loads(said.out)
     assert {"class", "score", "box"} == set(answer["objects"][0])
     with Image.open(tmp_path / "drawn" / "val_000.png") as picture:
         assert picture.size == (96, 80)
     assert "val_000.jpg: " in dmc("predict", tmp_path / "m", image).out
-    (answer,) = json.loads(dmc("predict", tmp_path / "m", image, "--json", "--least", 0.001).out)
+    (answer,) = json.loads(dmc("predict", tmp_path / "m", image, "--json", "--min-score", 0.001).out)
     (tmp_path / "broken.jpg").write_bytes(b"no image")
     said = dmc("predict", tmp_path / "m", tmp_path / "broken.jpg", image, "--json", "--draw", tmp_path / "beside")
     broken, good = json.loads(said.out)
@@ -363,10 +352,10 @@ def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled:
     scores = [found["score"] for found in answer["objects"]]
     assert 0.001 <= min(scores) < MIN_SCORE  # below what counts in an evaluation
     for wrong, words in (
-        (("--least", 1.1), "less than or equal to 1"),
+        (("--min-score", 1.1), "less than or equal to 1"),
         ((image, "--draw", tmp_path / "d"), "both would be drawn"),
         ((tmp_path / "drawn" / "val_001.png", "--draw", tmp_path / "drawn"), "val_001.png would be overwritten"),
-        (("--top", 1), "is a detector: --top is for classifiers"),
+        (("--top", 1), "top is a setting of classifiers"),
     ):
         said = dmc("predict", tmp_path / "m", image, *wrong)
         assert (said.code, words in said.err) == (2, True), said.err

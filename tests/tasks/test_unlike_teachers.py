@@ -16,7 +16,7 @@ from dmc.demos.classification import ARCH, NEW, OLD, PREPROCESSING
 from dmc.errors import DmcError
 from dmc.models.specialist import Specialist
 from dmc.tasks.classifier_consolidation import PAPER_FORM, ClassifierConsolidation, consolidate
-from tests.conftest import tiny
+from tests.conftest import as_specialist, classifiers, tiny
 
 QUICK = dmc.Schedule(epochs=8, shape="one-cycle", batch_size=32, flip=False, weight_decay=5e-3)
 SHORT = QUICK.changed({"epochs": 6, "weight_decay": 1e-4})
@@ -28,10 +28,11 @@ def teachers() -> list[Specialist]:
     """The second answers as surely as the first, but with numbers a seventh as large."""
     data = digits(0, test=False)
     loud, faint = (
-        dmc.train(data, keep=part, arch=ARCH, preprocessing=PREPROCESSING, schedule=QUICK) for part in (OLD, NEW)
+        as_specialist(dmc.train(data, keep=part, arch=ARCH, preprocessing=PREPROCESSING, schedule=QUICK))
+        for part in (OLD, NEW)
     )
     with torch.no_grad():
-        for parameter in faint.module.fc.parameters():
+        for parameter in faint.module.get_submodule("fc").parameters():
             parameter.mul_(FAINT)
     loud.name, faint.name = "loud", "faint"
     return [loud, faint]
@@ -63,7 +64,7 @@ def test_balanced_blocks_win_by_their_number_of_classes_on_unseen_images(teacher
     plan = ClassifierConsolidation(cut, letters(2000, 0), schedule=SHORT.changed({"epochs": 2}))
     assert plan.held_out == 200
     _, unseen = plan.open_loaders()
-    student = plan.run(None, resume=False, checkpoint_every=30)
+    student = plan.run()
     images = next(unseen.in_order(200)).images_N3HW
     answers = student.logits(images).argmax(dim=1)
     assert (answers >= 5).float().mean() == pytest.approx(2 / 7, abs=0.02)
@@ -94,9 +95,9 @@ def test_balance_is_for_outputs_that_compete() -> None:
     ]
     noise = np.zeros((8, 16, 16, 3), np.uint8)
     plain = ClassifierConsolidation(sigmoid, noise)
-    assert (plain.scale, plain.balance) == ("none", False)
+    assert (plain.config.scale, plain.config.balance) == ("none", False)
     with pytest.raises(DmcError, match="balance is for softmax outputs"):
-        ClassifierConsolidation(sigmoid, noise, balance=True)
+        classifiers(sigmoid, noise, QUICK, balance=True)
 
 
 def test_held_out_images_are_not_among_the_others(tmp_path: Path) -> None:

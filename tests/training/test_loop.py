@@ -17,6 +17,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
+from dmc.config import CONSOLIDATION, SPECIALIST, RunConfig, Schedule
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
 from dmc.data.loader import open_loader
@@ -27,12 +28,12 @@ from dmc.methods.fixed_representation import NewRowsOnly
 from dmc.methods.icarl import SigmoidDistillation
 from dmc.methods.importance import Regularised
 from dmc.methods.lwf import WithoutForgetting
-from dmc.tasks.classifier_consolidation import PAPER_FORM, ClassifierConsolidation, Distillation, consolidate
+from dmc.tasks.classifier_consolidation import PAPER_FORM, Distillation, consolidate
 from dmc.training.loop import Objective, fit
+from dmc.training.optimizer import optimizer_for
 from dmc.training.run_folder import Run
-from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
 from dmc.training.supervised import Supervised
-from tests.conftest import tiny, write_images
+from tests.conftest import classifiers, tiny, write_images
 
 
 def test_the_defaults_are_the_papers() -> None:
@@ -40,12 +41,12 @@ def test_the_defaults_are_the_papers() -> None:
     for schedule in (SPECIALIST, CONSOLIDATION):
         assert schedule.batch_size == 128
         assert schedule.flip
-        optimizer = schedule.optimizer(nn.Linear(1, 1))
+        optimizer = optimizer_for(schedule, nn.Linear(1, 1))
         assert isinstance(optimizer, torch.optim.SGD)
         group = optimizer.param_groups[0]
         assert (group["lr"], group["momentum"], group["weight_decay"]) == (0.1, 0.9, 1e-4)
     batch = Batch(torch.full((64, 3, 32, 32), 255, dtype=torch.uint8), torch.zeros(64))
-    black_rows = (SPECIALIST.augmented(batch).images_N3HW[:, 0, :, 16] == 0).sum(1)
+    black_rows = (batch.augmented(SPECIALIST.pad, SPECIALIST.flip).images_N3HW[:, 0, :, 16] == 0).sum(1)
 
     assert black_rows.max() == 4  # "4 pixels are padded on each side"
 
@@ -205,9 +206,8 @@ def test_no_step_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.Monkey
 
             return call
 
-        plan = ClassifierConsolidation(
-            [tiny("ab", 1), tiny("cd", 2)], images, schedule=Schedule(epochs=2, batch_size=batch_size), **PAPER_FORM
-        )
+        schedule = Schedule(epochs=2, batch_size=batch_size)
+        plan = classifiers([tiny("ab", 1), tiny("cd", 2)], images, schedule, **PAPER_FORM)
         loader, _ = plan.open_loaders()
         objective = plan.objective()
         with Run(None, {}) as run, monkeypatch.context() as patch:
@@ -219,7 +219,7 @@ def test_no_step_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.Monkey
     assert reads(batch_size=4) == reads(batch_size=16)
 
 
-def trained(folder: Path, images: Path, memory: int, stops: list[int]) -> bytes:
+def trained(folder: Path, images: Path, memory: float, stops: list[int]) -> bytes:
     """Train a small network, breaking off after each of `stops` steps, and give its weights as bytes."""
     teachers = [tiny("ab", 1), tiny("cd", 2)]
     schedule = Schedule(epochs=3, lr=0.05, batch_size=8)
@@ -247,8 +247,8 @@ def trained(folder: Path, images: Path, memory: int, stops: list[int]) -> bytes:
     return (folder / "model.safetensors").read_bytes()
 
 
-@pytest.mark.parametrize("memory", [2**30, 1], ids=["held", "streamed"])
-def test_an_interrupted_run_ends_with_the_same_weights_bit_for_bit(tmp_path: Path, memory: int) -> None:
+@pytest.mark.parametrize("memory", [4.0, 0.0], ids=["held", "streamed"])
+def test_an_interrupted_run_ends_with_the_same_weights_bit_for_bit(tmp_path: Path, memory: float) -> None:
     images = write_images(tmp_path / "images", 30)
     whole = trained(tmp_path / "whole", images, memory, [])
     parts = trained(tmp_path / "parts", images, memory, [1, 4, 5])  # in an epoch, across its end, again
@@ -307,35 +307,35 @@ def test_a_killed_process_continues_bit_for_bit(tmp_path: Path) -> None:
 
 def test_a_finished_run_is_not_trained_again(tmp_path: Path) -> None:
     images = write_images(tmp_path / "images", 30)
-    first = trained(tmp_path / "run", images, 2**30, [])
+    first = trained(tmp_path / "run", images, 4, [])
     stamp = (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns
-    assert trained(tmp_path / "run", images, 2**30, []) == first
+    assert trained(tmp_path / "run", images, 4, []) == first
     assert (tmp_path / "run" / "model.safetensors").stat().st_mtime_ns == stamp
 
 
 def test_a_finished_model_outlives_its_checkpoint(tmp_path: Path) -> None:
-    trained(tmp_path / "run", write_images(tmp_path / "images", 30), 2**30, [])
+    trained(tmp_path / "run", write_images(tmp_path / "images", 30), 4, [])
     (tmp_path / "run" / "checkpoint.pt").unlink()
     config = json.loads((tmp_path / "run" / "run.json").read_text())
-    with pytest.raises(KeyboardInterrupt), Run(tmp_path / "run", config, resume=True):
+    with pytest.raises(KeyboardInterrupt), Run(tmp_path / "run", config, RunConfig(resume=True)):
         raise KeyboardInterrupt
     assert (tmp_path / "run" / "model.safetensors").exists()
 
 
 def test_a_kill_while_the_result_is_written_is_mended(tmp_path: Path) -> None:
     images = write_images(tmp_path / "images", 30)
-    whole = trained(tmp_path / "run", images, 2**30, [])
+    whole = trained(tmp_path / "run", images, 4, [])
     for name in ("config.json", "README.md"):  # model.safetensors comes first, config.json completes the folder
         (tmp_path / "run" / name).unlink()
-    assert trained(tmp_path / "run", images, 2**30, []) == whole
+    assert trained(tmp_path / "run", images, 4, []) == whole
     assert (tmp_path / "run" / "config.json").exists()
 
 
 def test_held_and_streamed_runs_do_not_continue_each_other(tmp_path: Path) -> None:
     images = write_images(tmp_path / "images", 30)
-    trained(tmp_path / "run", images, 2**30, [2])
+    trained(tmp_path / "run", images, 4, [2])
     with pytest.raises(DmcError, match=r"aux\.held was True and is now False"):
-        trained(tmp_path / "run", images, 1, [])
+        trained(tmp_path / "run", images, 0, [])
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
 def test_a_folder_with_files_of_these_names_is_refused(tmp_path: Path) -> None:
     (tmp_path / "README.md").write_text("mine")
     for resume in (False, True):
-        with pytest.raises(DmcError, match=r"README\.md"), Run(tmp_path, {}, resume=resume):
+        with pytest.raises(DmcError, match=r"README\.md"), Run(tmp_path, {}, RunConfig(resume=resume)):
             pass
     assert [p.name for p in tmp_path.iterdir()] == ["README.md"]
 
@@ -361,10 +361,10 @@ def test_resuming_with_other_settings_names_the_first_difference(tmp_path: Path)
         pass
     with (
         pytest.raises(DmcError, match=r"a\.b was 1 and is now 2"),
-        Run(tmp_path / "run", {"a": {"b": 2}, "versions": {}}, resume=True),
+        Run(tmp_path / "run", {"a": {"b": 2}, "versions": {}}, RunConfig(resume=True)),
     ):
         pass
-    with Run(tmp_path / "run", {"a": {"b": 1}, "versions": {"torch": "2"}}, resume=True):
+    with Run(tmp_path / "run", {"a": {"b": 1}, "versions": {"torch": "2"}}, RunConfig(resume=True)):
         pass
 
 
@@ -372,11 +372,11 @@ def test_images_may_have_moved_to_another_folder(tmp_path: Path) -> None:
     """A scheduler may continue a run on a machine that keeps its data elsewhere."""
     with Run(tmp_path / "run", {"data": {"name": "/here/cifar/train.parquet", "images": 3}}):
         pass
-    with Run(tmp_path / "run", {"data": {"name": "data/train.parquet", "images": 3}}, resume=True):
+    with Run(tmp_path / "run", {"data": {"name": "data/train.parquet", "images": 3}}, RunConfig(resume=True)):
         pass
     with (
         pytest.raises(DmcError, match=r"data\.name was '/here/cifar/train\.parquet' and is now 'data/test\.parquet'"),
-        Run(tmp_path / "run", {"data": {"name": "data/test.parquet", "images": 3}}, resume=True),
+        Run(tmp_path / "run", {"data": {"name": "data/test.parquet", "images": 3}}, RunConfig(resume=True)),
     ):
         pass
 
@@ -398,7 +398,7 @@ def test_divergence_stops_and_keeps_the_last_good_checkpoint(tmp_path: Path) -> 
     task = Diverging()
     with (
         pytest.raises(DmcError, match="diverged: loss is not finite by step 3"),
-        Run(tmp_path / "run", {}, checkpoint_every=0) as run,
+        Run(tmp_path / "run", {}, RunConfig(checkpoint_every=0)) as run,
     ):
         fit(task.module, task, loader, Schedule(epochs=5), run, seed=0, what="test")
     state = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)

@@ -25,11 +25,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from dmc.bench import datasets
 from dmc.bench.coco import with_other_objects, without_voc_objects
 from dmc.bench.datasets import open_dataset_folder
+from dmc.config import DETECTION, Centring, Schedule
 from dmc.data.annotations import DetectionImages, open_annotated
 from dmc.data.open import open_images
 from dmc.data.sources import Source, sampled
 from dmc.distill.detector_teachers import DetectorTeachers
-from dmc.distill.targets import Centring
 from dmc.errors import DmcError, require_known
 from dmc.evaluation.detection import evaluate
 from dmc.files import digest, settle, without_nan, write_text
@@ -40,7 +40,6 @@ from dmc.recipes.recipe import published
 from dmc.tasks.detector_consolidation import consolidate
 from dmc.training import detection as training
 from dmc.training.run_folder import made
-from dmc.training.schedule import DETECTION, Schedule
 
 Kind = Literal["old", "new", "oracle", "finetuning", "shmelkov", "inference-twice", "dmc"]
 

@@ -19,31 +19,29 @@ from dmc.cli.options import (
     DataRoot,
     Download,
     Keep,
+    KeepOf,
     Known,
-    Memory,
-    Model,
+    Models,
+    OneModel,
     Orders,
+    Out,
     ProfileName,
     Rename,
-    RunOptions,
+    RenameOf,
     Seed,
     Val,
-    Weights,
-    beginning,
-    distillation_options,
     expands,
-    length_options,
+    free_folder,
+    loaded_teachers,
     names_from,
     new_names,
-    run_options,
-    teacher_options,
 )
+from dmc.config import Config, ConsolidateConfig, LearnConfig, Length, PredictConfig, RunConfig, Schedule, TrainConfig
 from dmc.errors import DmcError, first_line
 from dmc.files import write_text
 
 if TYPE_CHECKING:
-    from dmc.models.detector import Detector
-    from dmc.models.specialist import Specialist
+    from dmc.models.specialist import Model
 
 
 class Verbs(TyperGroup):
@@ -72,116 +70,71 @@ app = typer.Typer(
 )
 
 
+TRAINING: tuple[type[Config], ...] = (RunConfig, Length, Schedule)
+MERGING: tuple[type[Config], ...] = (Length, Schedule, ConsolidateConfig, *ConsolidateConfig.__subclasses__())
+
+
 @app.command()
-@expands(run=run_options, length=length_options)
-def train(
-    data: Data,
-    run: RunOptions,
-    length: dict[str, Any],
-    arch: Annotated[
-        str | None,
-        typer.Option(
-            help="cifar_resnetN (N = 6n+2), torchvision:NAME, timm's, your FILE.py:FUNCTION; "
-            "or a detector: retinanet_resnet50_fpn [default: one that suits the images]"
-        ),
-    ] = None,
-    size: Annotated[int | None, typer.Option(min=1, help="Input size [default: one that suits the images]")] = None,
-    keep: Keep = None,
-    val: Val = "auto",
-    output: Annotated[
-        Literal["softmax", "sigmoid"] | None,
-        typer.Option(help="Classifiers: what the logits mean [default: softmax]"),
-    ] = None,
-    weights: Weights = "auto",
-    seed: Seed = 0,
-    memory: Memory = 4,
-) -> None:
-    """Train a specialist on labeled images, or a detector on scenes with boxes."""
+@expands(*TRAINING, TrainConfig, *TrainConfig.__subclasses__())
+def train(data: Data, out: Out, settings: dict[str, Any], keep: Keep = None, val: Val = "auto") -> None:
+    """Train a specialist on labeled images, or a detector on images with boxes."""
+    free_folder(out, settings)
     import dmc
 
-    specialist = dmc.train(
-        data,
-        arch=arch,
-        size=size,
-        val=val,
-        keep=names_from(keep),
-        output=output,
-        weights=beginning(weights),
-        seed=seed,
-        memory=int(memory * 2**30),
-        **length,
-        **run,
-    )
-    announce(specialist, run["out"])
+    announce(dmc.train(data, out, keep=names_from(keep), val=val, **settings), out)
 
 
 @app.command()
-@expands(run=run_options, teachers=teacher_options, settings=distillation_options, length=length_options)
+@expands(RunConfig, *MERGING)
 def consolidate(
-    aux: Aux,
-    teachers: "list[Specialist | Detector]",
-    run: RunOptions,
-    settings: dict[str, Any],
-    length: dict[str, Any],
+    teachers: Models, aux: Aux, out: Out, settings: dict[str, Any], keep: KeepOf = None, rename: RenameOf = None
 ) -> None:
     """Merge two or more models into one, with unlabeled images only."""
+    free_folder(out, settings)
     import dmc
 
-    announce(dmc.consolidate(teachers, aux, **run, **settings, **length), run["out"])
+    announce(dmc.consolidate(loaded_teachers(teachers, keep, rename), aux, out, **settings), out)
 
 
 @app.command()
-@expands(run=run_options, settings=distillation_options, length=length_options)
+@expands(RunConfig, LearnConfig, *MERGING)
 def learn(
-    model: Model,
+    model: OneModel,
     data: Data,
     aux: Aux,
-    run: RunOptions,
+    out: Out,
     settings: dict[str, Any],
-    length: dict[str, Any],
     keep: Keep = None,
     val: Val = "auto",
-    specialist_epochs: Annotated[
-        int | None, typer.Option(min=1, help="Passes over DATA [default: by the number of images; paper 200]")
-    ] = None,
 ) -> None:
     """Teach a model the classes of DATA without its old data."""
+    free_folder(out, settings)
     import dmc
 
-    taught = dmc.learn(
-        model,
-        data,
-        aux,
-        keep=names_from(keep),
-        val=val,
-        specialist_epochs=specialist_epochs,
-        **run,
-        **settings,
-        **length,
-    )
-    announce(taught, run["out"])
+    announce(dmc.learn(model, data, aux, out, keep=names_from(keep), val=val, **settings), out)
 
 
 @app.command()
-@expands(teachers=teacher_options, settings=distillation_options, length=length_options)
+@expands(*MERGING)
 def check(
+    teachers: Models,
     aux: Aux,
-    teachers: "list[Specialist | Detector]",
     settings: dict[str, Any],
-    length: dict[str, Any],
+    keep: KeepOf = None,
+    rename: RenameOf = None,
     as_json: AsJson = False,
 ) -> None:
     """Verify a consolidation before it trains: classes, preprocessing, images, balance, time. Changes nothing."""
     import dmc
     from dmc.report.check import as_text
 
-    found = dmc.check(teachers, aux, **settings, **length)
+    found = dmc.check(loaded_teachers(teachers, keep, rename), aux, **settings)
     print(json.dumps(found, indent=2) if as_json else as_text(found))
 
 
 @app.command()
 def evaluate(
-    model: Model,
+    model: OneModel,
     data: Data,
     keep: Keep = None,
     known: Known = False,
@@ -190,42 +143,34 @@ def evaluate(
 ) -> None:
     """Accuracy on labeled images, or average precision on scenes, over all classes that the model knows."""
     import dmc
-    from dmc.report.evaluation import as_dict, as_text
 
     result = dmc.evaluate(model, data, keep=names_from(keep), known=known, rename=new_names(rename))
-    print(json.dumps(as_dict(result), indent=2) if as_json else as_text(result))
+    print(json.dumps(result.as_dict(), indent=2) if as_json else result.as_text())
 
 
 @app.command()
+@expands(*PredictConfig.__subclasses__())
 def predict(
-    model: Model,
+    model: OneModel,
     images: Annotated[list[str], typer.Argument(metavar="IMAGE...", help="Image files, or folders of them")],
-    top: Annotated[int | None, typer.Option(min=1, help="Classifiers: how many classes to show [default: 5]")] = None,
-    least: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Detectors: the least score to show [default: 0.3]")
-    ] = None,
+    settings: dict[str, Any],
     draw: Annotated[Path | None, typer.Option(help="Detectors: folder for the pictures with boxes drawn")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The most probable classes of each image, or the objects that a detector finds in it.
+    """Show the most probable classes of each image, or the objects that a detector finds in it.
 
     An image that cannot be read is named, the others are answered, and the exit status is 2.
     """
     import dmc
-    from dmc.report.evaluation import classes_of, objects_of
+    from dmc.report.predictions import predictions
+    from dmc.tasks import task_of
 
     loaded = dmc.load(model)
-    if isinstance(loaded, dmc.Specialist):
-        if least is not None or draw is not None:
-            raise DmcError(f"{loaded.name} is a classifier: --least and --draw are for detectors")
-        show = classes_of(loaded, images, 5 if top is None else top)
-    else:
-        if top is not None:
-            raise DmcError(f"{loaded.name} is a detector: --top is for classifiers, --least chooses among objects")
-        show = objects_of(loaded, images, 0.3 if least is None else least, draw)
-    if as_json or show.text:
-        print(json.dumps(show.data, indent=2) if as_json else show.text)
-    if show.failed:  # the others were answered
+    task = task_of([loaded])
+    shown = predictions(task, loaded, images, task.predict_config.of(settings), draw)
+    if as_json or shown.text:
+        print(json.dumps(shown.data, indent=2) if as_json else shown.text)
+    if shown.failed:  # the others were answered
         raise typer.Exit(2)
 
 
@@ -239,24 +184,15 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """The whole story, offline: merge two digit specialists, or two digit detectors, by looking at letters."""
-    if task == "classify":
-        from dmc.demos.classification import as_table, run_demo
+    from dmc.demos import DEMOS
 
-        folder = out or Path("dmc-demo")
-        rows = run_demo(seed, folder)
-        found: Any = {row.method: {"old": row.old, "new": row.new, "all": row.all} for row in rows}
-        table = as_table(rows)
-    else:
-        from dmc.demos import detection as detection
-
-        folder = out or Path("dmc-demo-detect")
-        seen = detection.run_demo(seed, folder)
-        found = {row.model: {"old": row.old, "new": row.new, "parameters": row.parameters} for row in seen}
-        table = detection.as_table(seen)
+    story = DEMOS[task]
+    folder = out or Path(story.folder)
+    rows = story.run(seed, folder)
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(story.as_dict(rows), indent=2))
         return
-    print(table)
+    print(story.as_table(rows))
     print(f"\nmodels and picture: {folder} ({folder / 'demo.png'})")
 
 
@@ -353,11 +289,11 @@ def reproduce(
     print(json.dumps(rows, indent=2) if as_json else table)
 
 
-def announce(specialist: "Specialist | Detector", out: Path) -> None:
+def announce(model: "Model", out: Path) -> None:
     """What a finished run leaves behind, in a few lines."""
-    print(f"{out}: {specialist.arch}, {counted(specialist.names)}, {specialist.parameter_count:,} parameters")
-    print(f"  classes: {listed(specialist.names)}")
-    for key, value in specialist.provenance.items():
+    print(f"{out}: {model.arch}, {counted(model.names)}, {model.parameter_count:,} parameters")
+    print(f"  classes: {listed(model.names)}")
+    for key, value in model.provenance.items():
         for line in value if isinstance(value, list) else [value]:
             print(f"  {key}: {line}")
 

@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
-from typing import Protocol, TypeVar
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -55,6 +55,10 @@ class Transform(Protocol):
     def bytes_per_image(self) -> int:
         """At most."""
 
+    @property
+    def one_shape(self) -> bool:
+        """Whether all images become squares of that size."""
+
     def __call__(self, image: Image.Image) -> Tensor:
         """uint8, 3 x height x width."""
 
@@ -68,6 +72,7 @@ class CenterCrop:
     size: int
     interpolation: Interpolation = "bilinear"
     crop_pct: float = 1.0
+    one_shape: ClassVar[bool] = True
 
     @property
     def bytes_per_image(self) -> int:

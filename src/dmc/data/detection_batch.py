@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -29,6 +29,13 @@ class DetectionBatch(Batch):
     boxes: list[Tensor]  # M x 4, corners in pixels of this batch
     labels: list[Tensor]
     objects: list[Objects | None]  # as annotated, in each image's own pixels
+
+    @classmethod
+    def of(cls, batch: Batch) -> DetectionBatch:
+        """Take a batch for what it is: `ShorterSide` makes no other."""
+        if not isinstance(batch, cls):
+            raise TypeError(f"a detector is trained on {cls.__name__}, not on {type(batch).__name__}")
+        return batch
 
     def to(self, device: torch.device) -> Self:
         boxes, labels = ([t.to(device) for t in part] for part in (self.boxes, self.labels))
@@ -59,6 +66,7 @@ class ShorterSide:
     size: int
     interpolation: Interpolation = "bilinear"
     square: bool = False
+    one_shape: ClassVar[bool] = False
 
     @property
     def bytes_per_image(self) -> int:

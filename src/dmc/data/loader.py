@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dmc.data.batch import Batch
-from dmc.data.decode import MOST_SKIPPED, CenterCrop, Skipped, Transform, decoded
+from dmc.data.decode import MOST_SKIPPED, Skipped, Transform, decoded
 from dmc.data.sources import Record, Source
 from dmc.errors import DmcError
 from dmc.progress import progress
@@ -163,13 +163,11 @@ def open_loader(source: Source, transform: Transform, memory: int = MEMORY) -> I
 def held_loader(source: Source, transform: Transform, most_skipped: float = MOST_SKIPPED) -> ImageLoader:
     skipped = Skipped(source.name, most_skipped)
     return (
-        held_square(source, transform, skipped)
-        if isinstance(transform, CenterCrop)
-        else held(source, transform, skipped)
+        held_as_tensor(source, transform, skipped) if transform.one_shape else held_as_list(source, transform, skipped)
     )
 
 
-def held_square(source: Source, transform: CenterCrop, skipped: Skipped) -> TensorLoader:
+def held_as_tensor(source: Source, transform: Transform, skipped: Skipped) -> TensorLoader:
     images_N3HW = torch.empty((len(source), 3, transform.size, transform.size), dtype=torch.uint8)
     labels: list[int] = []
     with progress(len(source), "reading images") as bar:
@@ -180,7 +178,7 @@ def held_square(source: Source, transform: CenterCrop, skipped: Skipped) -> Tens
     return TensorLoader(images_N3HW[: len(labels)], torch.tensor(labels), skipped)
 
 
-def held(source: Source, transform: Transform, skipped: Skipped) -> ListLoader:
+def held_as_list(source: Source, transform: Transform, skipped: Skipped) -> ListLoader:
     framed = []
     with progress(len(source), "reading images") as bar:
         for record, image in _decodable(source, transform, skipped):

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dmc.bench.digits import digits, letters
+from dmc.config import Schedule
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
 from dmc.evaluation.classification import evaluate
 from dmc.models.specialist import Specialist
 from dmc.tasks.classifier_consolidation import PAPER_FORM, consolidate
-from dmc.training.schedule import Schedule
 from dmc.training.supervised import fit_labeled, train
 
 TITLES = {
@@ -84,3 +84,7 @@ def as_table(rows: Sequence[Row]) -> str:
         for r in rows
     ]
     return "\n".join(lines)
+
+
+def as_dict(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    return {row.method: {"old": row.old, "new": row.new, "all": row.all} for row in rows}

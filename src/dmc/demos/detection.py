@@ -7,21 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dmc.bench.digit_scenes import SIDE, digit_scenes, unlabeled_scenes
+from dmc.config import DETECTION
 from dmc.data.annotations import DetectionImages
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.evaluation.detection import evaluate
 from dmc.models.detector import Detector
 from dmc.tasks.detector_consolidation import consolidate
 from dmc.training.detection import train
-from dmc.training.schedule import DETECTION
 
 OLD, NEW = tuple("01234"), tuple("56789")
 ARCH = "retinanet:timm/test_resnet,width=32,depth=2,scale=2"
 SCENES, UNLABELED, TESTED = 1200, 2400, 300
-LABELED_SCHEDULE = DETECTION.model_copy(
-    update={"epochs": 9, "lr": 4e-3, "shape": "one-cycle", "batch_size": 16, "flip": False}
-)
-UNLABELED_SCHEDULE = LABELED_SCHEDULE.model_copy(update={"epochs": 8})
+LABELED_SCHEDULE = DETECTION.changed({"epochs": 9, "lr": 4e-3, "shape": "one-cycle", "batch_size": 16, "flip": False})
+UNLABELED_SCHEDULE = LABELED_SCHEDULE.changed({"epochs": 8})
 
 
 @dataclass(frozen=True)
@@ -90,3 +88,7 @@ def as_table(rows: Sequence[Row]) -> str:
     lines = [f"{'mAP on':15} {'0-4':>6} {'5-9':>6} {'parameters':>11}"]
     lines += [f"{r.model:15} {cell(r.old)} {cell(r.new)} {r.parameters:11,}" for r in rows]
     return "\n".join(lines)
+
+
+def as_dict(rows: Sequence[Row]) -> dict[str, dict[str, float | None]]:
+    return {row.model: {"old": row.old, "new": row.new, "parameters": row.parameters} for row in rows}

@@ -34,8 +34,8 @@ class Recovered:
         """Take the teachers' own finds for the truth, and evaluate the student on them."""
         found: list[Detections] = []
         truth: list[Objects] = []
-        for batch in islice(loader.batches(seed_for(0, "sample"), BATCH), min(SAMPLE // BATCH, loader.steps(BATCH))):
-            assert isinstance(batch, DetectionBatch)
+        sample = islice(loader.batches(seed_for(0, "sample"), BATCH), min(SAMPLE // BATCH, loader.steps(BATCH)))
+        for batch in map(DetectionBatch.of, sample):
             images_N3HW = batch.images_N3HW.to(student.device)
             found += student.detections(images_N3HW, batch.sizes)
             theirs = [teacher.detections(images_N3HW, batch.sizes) for teacher in teachers.answering]

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from dmc.config import Centring
 from dmc.data.detection_batch import ShorterSide
-from dmc.distill.targets import Centring, build_targets
+from dmc.distill.targets import build_targets
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
 from dmc.metrics.average_precision import Detections

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
-LossName = Literal["l2", "l1", "kd"]
+from dmc.config import LossName
 
 
 def l2(student_NT: Tensor, target_NT: Tensor) -> Tensor:

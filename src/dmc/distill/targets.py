@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from torch import Tensor
 
 from dmc.classes import ClassUnion
+from dmc.config import Centring
 from dmc.device import index
-
-Centring = Literal["per-teacher", "none"]
 
 
 def centred(logits_NK: Tensor) -> Tensor:

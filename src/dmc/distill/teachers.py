@@ -5,20 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from statistics import geometric_mean
-from typing import Any, Generic, Literal, Self, get_args
+from typing import Any, Generic, Self, get_args
 
 import torch
 from torch import Tensor
 
 from dmc.classes import Classes, ClassUnion
+from dmc.config import Centring, Scale
 from dmc.data.decode import CenterCrop
 from dmc.distill.balance import balancing_factors, drowned, fair_shares, win_shares
 from dmc.distill.folding import folded
-from dmc.distill.targets import Centring, build_targets, centred
+from dmc.distill.targets import build_targets, centred
 from dmc.errors import DmcError, require_one_of
 from dmc.models.specialist import AnyModel, Specialist
 
-Scale = Literal["none", "pool-std", "balanced", "auto"]
 # The standard deviation of logits that `balanced` gives targets: that of specialists which fit their images. With 1 a
 # student learns far slower (results/unlike-teachers.md).
 SPREAD = 3.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,12 +16,10 @@ from dmc.classes import Classes, counted
 from dmc.data.decode import CenterCrop, DecodeError, decode, or_reason
 from dmc.data.loader import StreamLoader
 from dmc.data.open import open_labeled
-from dmc.data.pictures import Picture, pictures
 from dmc.data.sources import Record, Source
 from dmc.device import pick_device
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError, nearest
-from dmc.models.load import load
 from dmc.models.specialist import Specialist
 from dmc.progress import progress
 
@@ -52,12 +50,21 @@ class Evaluation:
     skipped: int
 
     def of(self, names: Sequence[str]) -> float:
-        """The mean accuracy of some classes, each counting alike."""
+        """Give the mean accuracy of some classes, each counting alike."""
         return sum(self.per_class[name] for name in names) / len(names)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def as_text(self) -> str:
+        width = max(len(name) for name in (*self.per_class, "mean"))
+        lines = [f"{name:<{width}}  {accuracy:6.1%}" for name, accuracy in self.per_class.items()]
+        total = f"{'all':<{width}}  {self.accuracy:6.1%}  of {self.images:,} images ({self.skipped} skipped)"
+        return "\n".join([*lines, total])
 
 
 def evaluate(
-    model: Specialist | Teachers | str | Path,
+    model: Specialist | Teachers,
     data: str | Path | Source,
     *,
     keep: Sequence[str] | None = None,
@@ -69,7 +76,6 @@ def evaluate(
     `keep` names the classes of the data to look at; `known` leaves out those that the model does not know; `rename`
     gives classes of the data, also several, the name that the model has for them.
     """
-    model = model if isinstance(model, Teachers) else load(model)
     source = open_labeled(data)
     if keep is not None:
         source = source.keep(keep)
@@ -142,16 +148,8 @@ def answers(model: Classifier, source: Source) -> tuple[Tensor, int]:
     return counts_CK, len(stream.skipped)
 
 
-def predict(
-    model: Specialist | str | Path, images: Picture | Sequence[Picture], top: int = 5
-) -> list[dict[str, float] | None]:
-    """The `top` most probable classes of each image, most probable first; None for one that cannot be read."""
-    answers = classified(load(model), pictures(images), top)
-    return [None if isinstance(answer, DecodeError) else answer for answer in answers]
-
-
 def classified(model: Specialist, records: Sequence[Record], top: int) -> list[dict[str, float] | DecodeError]:
-    """The same for images that are not read yet, with the reason why one cannot be."""
+    """Give the `top` most probable classes of each image, most probable first, or the reason why it cannot be read."""
     model.to(pick_device())
     found: list[dict[str, float] | DecodeError] = []
     for start in range(0, len(records), 64):

@@ -7,7 +7,6 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,14 @@ import numpy as np
 
 from dmc.classes import Classes
 from dmc.data.annotations import open_annotated
-from dmc.data.decode import DecodeError, decode, opened, or_reason, upright_size
+from dmc.data.decode import decode, opened, upright_size
 from dmc.data.detection_batch import DetectionBatch
 from dmc.data.loader import StreamLoader
-from dmc.data.pictures import Picture, pictures
 from dmc.data.sources import Objects, Record, Source
 from dmc.device import pick_device
 from dmc.distill.detector_teachers import DetectorTeachers
-from dmc.errors import DmcError
 from dmc.evaluation.classification import known_names, names_for_them, require_known_classes, say_left_out
+from dmc.files import without_nan
 from dmc.metrics.average_precision import AveragePrecision, Detections, average_precision
 from dmc.models.detector import MIN_SCORE, Detector
 from dmc.progress import progress
@@ -51,6 +49,26 @@ class DetectionEvaluation:
 
     def of(self, names: Sequence[str]) -> float:
         return _mean([self.per_class[name].eleven_points for name in names])
+
+    def as_dict(self) -> dict[str, Any]:
+        overall = {"mean": self.mean, "mean_area": self.mean_area, "coco": self.coco, "coco_50": self.coco_50}
+        return {
+            **without_nan(overall),
+            "per_class": {name: without_nan(precision._asdict()) for name, precision in self.per_class.items()},
+            "data": self.data,
+            "images": self.images,
+            "skipped": self.skipped,
+        }
+
+    def as_text(self) -> str:
+        width = max(len(name) for name in (*self.per_class, "mean"))
+        lines = [f"{'':<{width}}  VOC07 AP  area AP  objects"]
+        for name, (points, area, objects) in self.per_class.items():
+            shown = f"{points:8.1%}  {area:7.1%}" if objects else f"{'-':>8}  {'-':>7}"
+            lines.append(f"{name:<{width}}  {shown}  {objects:7}")
+        counted = f"of {self.images:,} images ({self.skipped} skipped)"
+        lines.append(f"{'mean':<{width}}  {self.mean:8.1%}  {self.mean_area:7.1%}  {counted} in {self.data}")
+        return "\n".join([*lines, f"COCO AP {self.coco:.1%}, at overlap 0.5 {self.coco_50:.1%}"])
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -98,8 +116,7 @@ def _answers(model: Detector | DetectorTeachers, source: Source) -> tuple[list[D
     truth: list[Objects] = []
     stream = StreamLoader(source, model.transform)  # every image is wanted once, so none is kept
     with progress(stream.count, "evaluating") as bar:
-        for batch in stream.in_order(8):
-            assert isinstance(batch, DetectionBatch)
+        for batch in map(DetectionBatch.of, stream.in_order(8)):
             answers = model.detections(batch.images_N3HW.to(pick_device()), batch.sizes)
             for one, (height, width), there in zip(answers, batch.sizes, batch.objects, strict=True):
                 assert there is not None
@@ -163,26 +180,16 @@ class DetectedObject:
     box: tuple[float, float, float, float]
 
 
-def predict(
-    model: Detector | DetectorTeachers, images: Picture | Sequence[Picture], least: float = 0.3
-) -> list[list[DetectedObject] | None]:
-    """What is found in each image with at least that score, best first; None for one that cannot be read."""
-    answers = [or_reason(partial(sightings, model, record, least)) for record in pictures(images)]
-    return [None if isinstance(answer, DecodeError) else answer for answer in answers]
-
-
-def sightings(model: Detector | DetectorTeachers, record: Record, least: float) -> list[DetectedObject]:
-    """What is found in one image, in its own pixels."""
-    if not 0 <= least <= 1:
-        raise DmcError(f"the least score to show is 0 to 1, not {least:g}")
+def detected(model: Detector | DetectorTeachers, record: Record, min_score: float) -> list[DetectedObject]:
+    """Find objects in one image, in its own pixels, best first."""
     model.to(pick_device())
     batch = model.transform.batch([(record, decode(record, model.transform))])
     with opened(record) as image:
         width, height = upright_size(image)
-    one = model.detections(batch.images_N3HW.to(pick_device()), batch.sizes, min(least, MIN_SCORE))[0]
+    one = model.detections(batch.images_N3HW.to(pick_device()), batch.sizes, min(min_score, MIN_SCORE))[0]
     one = scaled(one, width / batch.sizes[0][1], height / batch.sizes[0][0])
     return [
         DetectedObject(model.classes.names[label], float(score), (float(a), float(b), float(c), float(d)))
         for (a, b, c, d), score, label in zip(one.boxes_M4, one.scores_M, one.labels_M, strict=True)
-        if score >= least
+        if score >= min_score
     ]

@@ -8,14 +8,15 @@ from pathlib import Path
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dmc.config import DetectorConsolidateConfig, Schedule
 from dmc.data.annotations import DetectionImages
 from dmc.data.batch import Batch
 from dmc.device import pick_device
 from dmc.distill.detector_teachers import DetectorTeachers, gathered
 from dmc.models.detector import Detector
-from dmc.tasks.detector_consolidation import ANCHORS
 from dmc.training.detection import Detection, fit_scenes
-from dmc.training.schedule import Schedule
+
+ANCHORS = DetectorConsolidateConfig().anchors
 
 
 class AdaptedShmelkov(Detection):
@@ -28,7 +29,13 @@ class AdaptedShmelkov(Detection):
 
     name = "AdaptedShmelkov"
 
-    def __init__(self, wide: Detector, old: Detector, data_classes: Sequence[str], anchors: int = ANCHORS) -> None:
+    def __init__(
+        self,
+        wide: Detector,
+        old: Detector,
+        data_classes: Sequence[str],
+        anchors: int = DetectorConsolidateConfig().anchors,
+    ) -> None:
         super().__init__(wide, data_classes)
         self.old, self.anchors = DetectorTeachers([old], "none").to(pick_device()), anchors
         self.old.fold()

@@ -6,7 +6,7 @@ both: their target is the mean of the two (appendix, "... models with common cla
 
 from __future__ import annotations
 
-from dmc.consolidation import HELD_OUT
+from dmc.config import ClassifierConsolidateConfig
 from dmc.methods.base import Learned, Lesson, Method, specialist_for
 from dmc.tasks.classifier_consolidation import consolidate
 
@@ -28,7 +28,7 @@ class DMC(Method):
             temperature=lesson.profile.temperature,
             scale=lesson.profile.scale,
             balance=lesson.profile.balance,
-            held_out=HELD_OUT if lesson.profile.balance else 0,
+            held_out=ClassifierConsolidateConfig().held_out if lesson.profile.balance else 0,
             weights=lesson.profile.weights,
             schedule=lesson.profile.consolidation,
             seed=lesson.seed,

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from dmc.config import Schedule
 from dmc.methods import exemplars
 from dmc.methods.base import Learned, Lesson
 from dmc.methods.dmc import DMC
 from dmc.models.specialist import Specialist
-from dmc.training.schedule import Schedule
 from dmc.training.supervised import fit_labeled
 
 EPOCHS, RATE = 15, 1e-3
@@ -45,7 +45,7 @@ class DMCPlus(DMC):
     def _short(schedule: Schedule) -> Schedule:
         """The appendix's 15 epochs at a constant 1e-3, or fewer where the profile is shorter than that."""
         changes = {"epochs": min(EPOCHS, schedule.epochs), "lr": RATE, "shape": "steps", "drops": ()}
-        return schedule.model_copy(update=changes)
+        return schedule.changed(changes)
 
     @staticmethod
     def _chosen(model: Specialist, lesson: Lesson, per_class: int) -> dict[str, Tensor]:

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from dmc.classes import Classes, distinct, read_names
+from dmc.config import Output
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
 from dmc.imagenet import imagenet_names
 from dmc.models.architectures import create, default_preprocessing, from_timm, from_torchvision, known_architecture
 from dmc.models.hub import downloading
-from dmc.models.specialist import Model, Output, Specialist
+from dmc.models.specialist import Model, Specialist
 from dmc.models.user_network import is_factory, permitted
 from dmc.models.weights import WEIGHT_FILES, fetched, fill, read_weights, weights_in
 from dmc.specs import split_spec

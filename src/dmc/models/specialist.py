@@ -9,10 +9,10 @@ import copy
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, TypeVar, get_args
+from typing import Any, ClassVar, Self, TypeVar, get_args
 
 import torch
 from safetensors import SafetensorError
@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from dmc.classes import Classes, counted
+from dmc.config import Output
 from dmc.data.decode import CenterCrop, Transform
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line
@@ -28,7 +29,6 @@ from dmc.models.architectures import create, default_preprocessing, known_archit
 from dmc.models.user_network import is_factory, keep_file
 from dmc.seeds import seed_for
 
-Output = Literal["softmax", "sigmoid"]
 AnyModel = TypeVar("AnyModel", bound="Model")  # of one kind: classifiers or detectors
 
 
@@ -55,6 +55,22 @@ class Model(ABC):
         if output not in get_args(Output):
             raise DmcError(f"{name}: output kind {output!r} is neither 'softmax' nor 'sigmoid'")
         self._check_head()
+
+    @classmethod
+    def load(
+        cls,
+        source: str | Path,
+        arch: str | None = None,
+        classes: Sequence[str] | str | Path | None = None,
+        preprocessing: Preprocessing | None = None,
+    ) -> Self:
+        """Load a model of this kind, as `dmc.load` does; another kind is refused."""
+        from dmc.api import load
+
+        found = load(source, arch, classes, preprocessing)
+        if not isinstance(found, cls):
+            raise DmcError(f"{found.name} is no {cls.__name__}")
+        return found
 
     def require_arch(self) -> str:
         """For others to be built like it."""

@@ -10,11 +10,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from dmc.config import CONSOLIDATION, SPECIALIST, LossName, Scale, Schedule
 from dmc.data.preprocess import Preprocessing
-from dmc.distill.losses import LossName
-from dmc.distill.teachers import Scale
 from dmc.errors import DmcError, nearest, require_known
-from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
 
 
 class Profile(BaseModel):

@@ -12,7 +12,7 @@ from PIL import Image
 from dmc.data.annotations import DetectionImages
 from dmc.data.decode import opened
 from dmc.data.sources import Record
-from dmc.evaluation.detection import sightings
+from dmc.evaluation.detection import detected
 from dmc.models.detector import Detector
 from dmc.report.drawing import boxed
 from dmc.report.figures import FONT, new_figure, save
@@ -40,7 +40,7 @@ def _seen(model: Detector, record: Record, names: tuple[str, ...]) -> Image.Imag
     with opened(record) as scene:
         image = scene.convert("RGB").resize((ENLARGED * scene.width, ENLARGED * scene.height))
     found = []
-    for sighting in sightings(model, record, LEAST):
+    for sighting in detected(model, record, LEAST):
         left, top, right, bottom = (ENLARGED * edge for edge in sighting.box)
         found.append(replace(sighting, box=(left, top, right, bottom)))
     return boxed(image, found, names, text_size=round(image.width * FONT / 72 / INCHES))

@@ -5,72 +5,115 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Generic
+from typing import Any, ClassVar, Generic, Protocol
 
 from dmc.choices import NetworkChoice
+from dmc.config import ConsolidateConfig, NetworkConfig, Output, PredictConfig, Schedule, TrainConfig
 from dmc.consolidation import Consolidation
+from dmc.data.decode import DecodeError
 from dmc.data.preprocess import Preprocessing
-from dmc.data.sources import Source
-from dmc.errors import DmcError
-from dmc.models.specialist import AnyModel, Output
+from dmc.data.sources import Record, Source
+from dmc.models.specialist import AnyModel, Model
 from dmc.training.held_out import HeldOut
 from dmc.training.loop import Objective
-from dmc.training.schedule import Schedule
 
 Place = str | Path | Source  # labeled data, or where it is
 Names = Iterable[str] | None  # of the classes to keep; None: all
 NOTHING = (None, "none")  # to test on
 
 
+class Result(Protocol):
+    """How well a model does on labeled data, over all of it and for each class."""
+
+    @property
+    def per_class(self) -> Mapping[str, Any]: ...
+
+    def as_dict(self) -> dict[str, Any]:
+        """Give all numbers as JSON holds them."""
+
+    def as_text(self) -> str:
+        """Give a table for people."""
+
+
 class VisionTask(ABC, Generic[AnyModel]):
-    """One kind of model. The verbs ask it for everything that is not the same for all kinds."""
+    """One kind of model. The rest of the house asks it for everything that is not the same for all kinds."""
 
     singular: ClassVar[str]  # what a model is called in messages
+    model: ClassVar[type[Model]]  # what a model of this kind is
+    train_config: ClassVar[type[TrainConfig]] = TrainConfig
+    consolidate_config: ClassVar[type[ConsolidateConfig]] = ConsolidateConfig
+    predict_config: ClassVar[type[PredictConfig]] = PredictConfig
     paper_arch: ClassVar[str]  # what the paper trains
-    paper_weights: ClassVar[str | None]  # where the paper's students begin
-    paper_form: ClassVar[Mapping[str, Any]]  # settings of a consolidation as the paper has it
-    own_settings: ClassVar[tuple[str, ...]]  # of a consolidation or a model, that other kinds do not have
+    paper_weights: ClassVar[str | None] = None  # where the paper's networks begin
+    finds_boxes: ClassVar[bool] = False  # are its answers lists of `DetectedObject`, which can be drawn?
 
     @abstractmethod
     def is_architecture(self, arch: str) -> bool:
-        """Whether a network of that name is of this kind."""
+        """Tell whether a network of that name is of this kind."""
 
     @abstractmethod
     def is_labeled(self, data: Place) -> bool:
-        """Whether labeled data is for this kind, as far as can be told without reading it."""
+        """Tell whether labeled data is for this kind, as far as that shows without reading it."""
 
     @abstractmethod
     def open_labeled(self, data: Place, val: Place | None, keep: Names) -> tuple[Source, HeldOut[AnyModel]]:
-        """What to train on, and what to test on when that is done."""
+        """Open what to train on, and what to test on when that is done."""
 
     @abstractmethod
-    def network_for(self, images: Source, arch: str | None, size: int | None, weights: str | None) -> NetworkChoice:
-        """A network that suits the images, where none is named."""
+    def network_for(self, images: Source, asked: NetworkConfig) -> NetworkChoice:
+        """Choose a network that suits the images, where none is named."""
 
     @abstractmethod
     def untrained(
         self, source: Source, network: NetworkChoice, like: Preprocessing | None, output: Output | None, seed: int
     ) -> AnyModel:
-        """A network for the classes of labeled data. It has learned nothing yet, and sees what `like` says."""
+        """Make a network for the classes of labeled data. It has learned nothing yet, and sees what `like` says."""
 
     @abstractmethod
     def supervised(self, model: AnyModel, classes: Sequence[str]) -> Objective:
-        """Training on labels of these classes."""
+        """Give what is minimised on labels of these classes."""
 
     @abstractmethod
     def supervised_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
-        """The paper's, and one that fits the number of images."""
+        """Give the paper's schedule, and one that fits the number of images."""
 
     @abstractmethod
     def distillation_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
-        """The same for consolidation."""
+        """Give the same for consolidation."""
 
     @abstractmethod
-    def plan(self, teachers: Sequence[AnyModel], aux: Source, **settings: Any) -> Consolidation[AnyModel]:
-        """A consolidation, verified and ready to run."""
+    def consolidation(
+        self, teachers: Sequence[AnyModel], aux: Source, config: Any, schedule: Schedule
+    ) -> Consolidation[AnyModel]:
+        """Verify a consolidation; it is then ready to run. `config` is of the kind's own class."""
 
-    def refuse(self, settings: Iterable[str], others: Sequence[VisionTask[Any]]) -> None:
-        """Settings of another kind would be ignored, so they are mistakes."""
-        for other in others:
-            for name in set(settings) & (set(other.own_settings) - set(self.own_settings)):
-                raise DmcError(f"{name.replace('_', '-')} is a setting of {other.singular}s")
+    @abstractmethod
+    def evaluate(
+        self,
+        model: Any,  # a model, or several side by side
+        data: Place,
+        keep: Sequence[str] | None,
+        known: bool,
+        rename: Mapping[str, str],
+    ) -> Result:
+        """Measure how well a model, or several side by side, do on labeled data."""
+
+    @abstractmethod
+    def predict(self, model: AnyModel, records: Sequence[Record], config: Any) -> Sequence[Any | DecodeError]:
+        """Give the model's answer to each image, or the reason why it cannot be read."""
+
+    @abstractmethod
+    def answer_as_dict(self, answer: Any) -> dict[str, Any]:
+        """Give an answer as JSON holds it."""
+
+    @abstractmethod
+    def answer_as_text(self, answer: Any) -> str:
+        """Give an answer as a line for people."""
+
+    @abstractmethod
+    def size_as_text(self, size: int) -> str:
+        """Say what an input size means for this kind."""
+
+    @abstractmethod
+    def side_by_side_as_text(self, seen: Mapping[str, Any]) -> list[str]:
+        """Say what a consolidation's `teachers_alone` found before training."""

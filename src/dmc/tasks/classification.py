@@ -2,31 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dmc.choices import NetworkChoice, batch_size, clamped, pretrained, shorter_side
+from dmc.config import (
+    CONSOLIDATION,
+    SPECIALIST,
+    ClassifierConsolidateConfig,
+    ClassifierPredictConfig,
+    ClassifierTrainConfig,
+    NetworkConfig,
+    Output,
+    Schedule,
+)
+from dmc.data.decode import DecodeError
 from dmc.data.open import open_labeled, open_with_held_out
 from dmc.data.preprocess import Preprocessing
-from dmc.data.sources import Source, share_held_out
+from dmc.data.sources import Record, Source, share_held_out
 from dmc.device import pick_device
+from dmc.distill.teachers import Teachers
 from dmc.evaluation import classification as evaluation
 from dmc.models.blueprint import is_detector
-from dmc.models.specialist import Output, Specialist
+from dmc.models.specialist import Specialist
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
-from dmc.tasks.classifier_consolidation import PAPER_FORM, ClassifierConsolidation
+from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 from dmc.training.held_out import HeldOut, shown_in
 from dmc.training.loop import Objective
-from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
 from dmc.training.supervised import Supervised, specialist_for
 
 SMALL_SIDE = 48  # pixels; up to here images are CIFAR's kind, and a CIFAR ResNet is the network for them
 
 
 class Classification(VisionTask[Specialist]):
-    singular = "classifier"
-    paper_arch, paper_weights, paper_form = "cifar_resnet32", None, PAPER_FORM
-    own_settings = ("temperature", "scale", "balance", "output")
+    singular, model = "classifier", Specialist
+    train_config, consolidate_config = ClassifierTrainConfig, ClassifierConsolidateConfig
+    predict_config = ClassifierPredictConfig
+    paper_arch = "cifar_resnet32"
 
     def is_architecture(self, arch: str) -> bool:
         return not is_detector(arch)
@@ -48,8 +60,9 @@ class Classification(VisionTask[Specialist]):
         shown = shown_in(held_out, source, keep)
         return source, HeldOut(held_out if keep is None else held_out.keep(shown), "accuracy", _accuracy)
 
-    def network_for(self, images: Source, arch: str | None, size: int | None, weights: str | None) -> NetworkChoice:
-        """A CIFAR ResNet for small images, else ResNet-18."""
+    def network_for(self, images: Source, asked: NetworkConfig) -> NetworkChoice:
+        """Take a CIFAR ResNet for small images, else ResNet-18."""
+        arch, size, weights = asked.arch, asked.size, asked.weights
         if arch is not None:
             return NetworkChoice(arch, size, pretrained(arch, size, weights), "as asked")
         side = shorter_side(images)
@@ -84,8 +97,48 @@ class Classification(VisionTask[Specialist]):
             batch_size=batch_size(images),
         )
 
-    def plan(self, teachers: Sequence[Specialist], aux: Source, **settings: Any) -> ClassifierConsolidation:
-        return ClassifierConsolidation(teachers, aux, **settings)
+    def consolidation(
+        self, teachers: Sequence[Specialist], aux: Source, config: ClassifierConsolidateConfig, schedule: Schedule
+    ) -> ClassifierConsolidation:
+        return ClassifierConsolidation(teachers, aux, config, schedule)
+
+    def evaluate(
+        self,
+        model: Specialist | Teachers,
+        data: Place,
+        keep: Sequence[str] | None,
+        known: bool,
+        rename: Mapping[str, str],
+    ) -> evaluation.Evaluation:
+        return evaluation.evaluate(model, data, keep=keep, known=known, rename=rename)
+
+    def predict(
+        self, model: Specialist, records: Sequence[Record], config: ClassifierPredictConfig
+    ) -> list[dict[str, float] | DecodeError]:
+        """Give the most probable classes of each image, most probable first."""
+        return evaluation.classified(model, records, config.top)
+
+    def answer_as_dict(self, answer: dict[str, float]) -> dict[str, Any]:
+        return {"classes": answer}
+
+    def answer_as_text(self, answer: dict[str, float]) -> str:
+        return ", ".join(f"{name} {p:.1%}" for name, p in answer.items())
+
+    def size_as_text(self, size: int) -> str:
+        return f"{size}x{size}"
+
+    def side_by_side_as_text(self, seen: Mapping[str, Any]) -> list[str]:
+        """Say whether one teacher would drown the others."""
+        spreads = ", ".join(f"{spread:g}" for spread in seen["logit_spreads"])
+        won, fair = (" / ".join(f"{share:.0%}" for share in seen[what]) for what in ("wins", "fair"))
+        lines = [
+            f"side by side, as they are, on {seen['images']} auxiliary images: their classes win {won} "
+            f"({fair} by number of classes); spread of their logits {spreads}; scale for training: {seen['scale']}"
+        ]
+        for name in seen["drowned"]:
+            mended = f"scale {seen['scale']} evens that out" if seen["scale"] != "none" else "try scale auto"
+            lines.append(f"  {name} would be drowned: {mended}")
+        return lines
 
 
 def _accuracy(model: Specialist, images: Source) -> str:

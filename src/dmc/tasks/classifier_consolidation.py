@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dmc.consolidation import HELD_OUT, Consolidation, Findings, Images
+from dmc.config import AUTO, CONSOLIDATION, ClassifierConsolidateConfig, LossName, RunConfig, Schedule
+from dmc.consolidation import Consolidation, Findings, Images
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
-from dmc.data.loader import MEMORY, ImageLoader
+from dmc.data.loader import ImageLoader
 from dmc.device import pick_device
 from dmc.distill.agreement import Agreement, Answers, wins
 from dmc.distill.balance import (
@@ -28,21 +28,19 @@ from dmc.distill.balance import (
     scale_rows,
     sharpness,
 )
-from dmc.distill.losses import LossName, loss_named
-from dmc.distill.targets import Centring, build_targets
-from dmc.distill.teachers import Scale, Teachers
-from dmc.errors import DmcError, require_one_of
+from dmc.distill.losses import loss_named
+from dmc.distill.targets import build_targets
+from dmc.distill.teachers import Teachers
+from dmc.errors import DmcError
 from dmc.models.architectures import default_preprocessing, known_architecture
-from dmc.models.load import load
 from dmc.models.specialist import Specialist
 from dmc.progress import progress
 from dmc.seeds import seed_for
 from dmc.training.loop import Objective
-from dmc.training.run_folder import CHECKPOINT_EVERY
-from dmc.training.schedule import CONSOLIDATION, Schedule
 
-Teacher = Specialist | str | Path
 SAMPLE = 2048  # auxiliary images behind the agreement report and behind `scale: pool-std`
+TEMPERATURE = 2.0  # of `kd`
+PAPER_FORM = ClassifierConsolidateConfig.paper_form
 
 
 class Distillation(Objective):
@@ -63,105 +61,60 @@ class Distillation(Objective):
         self.teachers.require_finite()
 
 
-class Form(TypedDict, total=False):
-    """The form of the method: how teachers and the student's blocks of outputs are set against each other."""
-
-    scale: Scale | None
-    balance: bool | None
-    held_out: int
-
-
-class Settings(Form, total=False):
-    """The keyword arguments of `consolidate` and `learn`; what each means stands in `Consolidation`."""
-
-    arch: str | None
-    size: int | None
-    loss: LossName
-    temperature: float
-    centring: Centring | None
-    weights: str | None
-    schedule: Schedule
-    seed: int
-    memory: int
-
-
-# The paper's literal form (section 3.1): Eq. 4 and no more, and every auxiliary image is trained on.
-PAPER_FORM: Form = {"scale": "none", "balance": False, "held_out": 0}
-
-
 class ClassifierConsolidation(Consolidation[Specialist]):
     """Merge classifiers."""
 
     teachers: Teachers
 
+    config: ClassifierConsolidateConfig
+
     def __init__(
         self,
-        teachers: Sequence[Teacher],
+        teachers: Sequence[Specialist],
         aux: Images,
-        *,
-        arch: str | None = None,  # the student's; None: the first teacher's
-        size: int | None = None,  # the student's input; None: what its architecture or that teacher takes
-        loss: LossName = "l2",
-        temperature: float = 2.0,  # of `kd`
-        centring: Centring | None = None,  # None: per-teacher for softmax outputs, none for sigmoid
-        scale: Scale | None = None,  # of the teachers' logits; None: auto for softmax outputs, none for sigmoid
-        balance: bool | None = None,  # the student's blocks of outputs; None: for softmax outputs
-        weights: str | None = None,  # where the student begins: at random, imagenet, or a file
+        config: ClassifierConsolidateConfig = ClassifierConsolidateConfig(),  # noqa: B008 (frozen)
         schedule: Schedule = CONSOLIDATION,
-        seed: int = 0,
-        memory: int = MEMORY,  # bytes of pixels to hold; a larger set of images is streamed
-        held_out: int = HELD_OUT,  # auxiliary images that are not trained on
     ) -> None:
-        self.teachers = Teachers([load(teacher) for teacher in teachers], centring)
-        super().__init__(aux, schedule, seed, memory, held_out)
-        self.student = self._new_student(arch, size, seed, weights)
-        competing = self.student.output == "softmax" and self.teachers.centring == "per-teacher"
-        self.scale: Scale = scale or ("auto" if competing else "none")
-        self.balance = competing if balance is None else balance
-        self.loss, self.temperature, self.weights = loss, temperature, weights
-        require_one_of("loss", loss, get_args(LossName))
-        require_one_of("scale", self.scale, get_args(Scale))
-        if not competing and (self.balance or self.scale in ("balanced", "auto")):
+        self.teachers = Teachers(teachers, config.centring)
+        competing = teachers[0].output == "softmax" and self.teachers.centring == "per-teacher"
+        chosen = {
+            "weights": None if config.weights == AUTO else config.weights,
+            "centring": self.teachers.centring,
+            "scale": config.scale or ("auto" if competing else "none"),
+            "balance": competing if config.balance is None else config.balance,
+            "temperature": (config.temperature or TEMPERATURE) if config.loss == "kd" else None,
+        }
+        super().__init__(aux, config.changed(chosen), schedule)
+        self.student = self._new_student()
+        if not competing and (self.config.balance or self.config.scale in ("balanced", "auto")):
             raise DmcError("balance is for softmax outputs, centred for each teacher; others do not compete")
-        if self.balance:
+        if self.config.balance:
             self._output_layer()
-        if loss == "kd" and self.student.output == "sigmoid":
+        if config.loss == "kd" and self.student.output == "sigmoid":
             raise DmcError("loss 'kd' compares softmax distributions; for sigmoid outputs use 'l2' or 'l1'")
-        if not 0 < temperature < math.inf:
-            raise DmcError(f"temperature {temperature} must be a positive number")
 
-    def _new_student(self, arch: str | None, size: int | None, seed: int, weights: str | None) -> Specialist:
+    def _new_student(self) -> Specialist:
         """Never a teacher's weights: that would favour its classes (end of section 3.1)."""
-        first = self.teachers.specialists[0]
-        arch = known_architecture(arch or first.require_arch())
+        first, asked = self.teachers.specialists[0], self.config
+        arch = known_architecture(asked.arch or first.require_arch())
         alike = next((s.preprocessing for s in self.teachers.specialists if s.arch == arch), None)
         preprocessing = alike or default_preprocessing(arch)
-        preprocessing = replace(preprocessing, size=size or preprocessing.size)
-        return Specialist.untrained(arch, self.teachers.union.names, preprocessing, first.output, seed, weights)
+        preprocessing = replace(preprocessing, size=asked.size or preprocessing.size)
+        names = self.teachers.union.names
+        return Specialist.untrained(arch, names, preprocessing, first.output, asked.seed, asked.weights)
 
     @property
     def transform(self) -> CenterCrop:
         """The largest size that any of the networks wants."""
         return replace(self.student.transform, size=max(self.student.transform.size, self.teachers.transform.size))
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {
-            "loss": self.loss,
-            "temperature": self.temperature if self.loss == "kd" else None,
-            "centring": self.teachers.centring,
-            "scale": self.scale,
-            "balance": self.balance,
-            "weights": self.weights,
-        }
-
     def prepare(self, loader: ImageLoader) -> None:
-        if self.scale != "none":
-            self.teachers.measure_scales(self.scale, sample(loader))
+        if self.config.scale not in (None, "none"):
+            self.teachers.measure_scales(self.config.scale, sample(loader))
 
     def settle(self, unseen: ImageLoader) -> None:
         """Balance the student's blocks of outputs, and give its probabilities their meaning."""
-        if not self.balance:
+        if not self.config.balance:
             return
         union = self.teachers.union
         answers = answered(self.student, self.teachers, unseen)
@@ -179,7 +132,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
         return layer
 
     def objective(self) -> Objective:
-        return Distillation(self.student, self.teachers, self.loss, self.temperature)
+        return Distillation(self.student, self.teachers, self.config.loss, self.config.temperature or TEMPERATURE)
 
     def compare(self, unseen: ImageLoader) -> Findings:
         found = Agreement.of(answered(self.student, self.teachers, unseen), self.teachers.union)
@@ -198,7 +151,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
         said = [
             f"the classes of {names[i]} win only {found.student_wins[i]:.0%} of the images "
             f"({found.teachers_win[i]:.0%} with the teachers side by side): they will rarely be answered; "
-            + ("train longer, or on more images" if self.balance else "balance would give them their share")
+            + ("train longer, or on more images" if self.config.balance else "balance would give them their share")
             for i in drowned(found.student_wins, found.fair)
         ]
         if found.same < HALF:
@@ -220,25 +173,21 @@ class ClassifierConsolidation(Consolidation[Specialist]):
             "wins": [round(share, 3) for share in won],
             "fair": [round(share, 3) for share in fair],
             "drowned": [self.teachers.specialists[i].name for i in drowned(won, fair)],
-            "scale": self.scale,
+            "scale": self.config.scale,
         }
 
 
 def consolidate(
-    teachers: Sequence[Teacher],
+    teachers: Sequence[Specialist],
     aux: Images,
     out: str | Path | None = None,
     *,
-    resume: bool = False,
-    checkpoint_every: float = CHECKPOINT_EVERY,
-    **settings: Unpack[Settings],
+    schedule: Schedule = CONSOLIDATION,
+    **settings: Any,
 ) -> Specialist:
-    """One model that knows every teacher's classes, from unlabeled images alone.
-
-    `teachers` are specialists or whatever `dmc.load` takes; `aux` is a folder, parquet, tar shards,
-    `hf-hub:OWNER/NAME` or a uint8 array. With `out`, the run and the result are kept in that folder.
-    """
-    return ClassifierConsolidation(teachers, aux, **settings).run(out, resume, checkpoint_every)
+    """Merge classifiers with everything said: what is not is the paper's, or the first teacher's."""
+    how, rest = RunConfig.taken_from(settings)
+    return ClassifierConsolidation(teachers, aux, ClassifierConsolidateConfig.of(rest), schedule).run(out, how)
 
 
 def sample(loader: ImageLoader) -> Iterable[Tensor]:

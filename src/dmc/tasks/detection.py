@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dmc.choices import AUTO, NetworkChoice, clamped, shorter_side
+from dmc.choices import NetworkChoice, clamped, shorter_side
+from dmc.config import (
+    AUTO,
+    DETECTION,
+    DetectorConsolidateConfig,
+    DetectorPredictConfig,
+    NetworkConfig,
+    Output,
+    Schedule,
+)
 from dmc.data.annotations import DetectionImages, open_annotated
+from dmc.data.decode import DecodeError, or_reason
 from dmc.data.preprocess import Preprocessing
-from dmc.data.sources import Source
+from dmc.data.sources import Record, Source
 from dmc.device import pick_device
+from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.errors import DmcError
 from dmc.evaluation import detection as evaluation
+from dmc.evaluation.detection import DetectedObject
 from dmc.models.blueprint import is_detector
 from dmc.models.detector import Detector
-from dmc.models.specialist import Output
 from dmc.specs import split_spec
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.detector_consolidation import DetectorConsolidation
@@ -23,13 +35,13 @@ from dmc.training.detection import Detection as DetectionLoss
 from dmc.training.detection import detector_for
 from dmc.training.held_out import HeldOut, shown_in
 from dmc.training.loop import Objective
-from dmc.training.schedule import DETECTION, Schedule
 
 
 class Detection(VisionTask[Detector]):
-    singular = "detector"
-    paper_arch, paper_weights, paper_form = "retinanet_resnet50_fpn", "imagenet", {"held_out": 0}
-    own_settings = ("anchors", "box_weight")
+    singular, model = "detector", Detector
+    consolidate_config, predict_config = DetectorConsolidateConfig, DetectorPredictConfig
+    paper_arch, paper_weights = "retinanet_resnet50_fpn", "imagenet"
+    finds_boxes = True
 
     def is_architecture(self, arch: str) -> bool:
         return is_detector(arch)
@@ -51,9 +63,9 @@ class Detection(VisionTask[Detector]):
         held_out = open_annotated(val)
         return source, HeldOut(held_out.keep(shown_in(held_out, source, keep), empty=True), "mAP", _precision)
 
-    def network_for(self, images: Source, arch: str | None, size: int | None, weights: str | None) -> NetworkChoice:
-        """A RetinaNet as large as the machine can train, at the images' own size."""
-        weights = "imagenet" if weights == AUTO else weights
+    def network_for(self, images: Source, asked: NetworkConfig) -> NetworkChoice:
+        """Take a RetinaNet as large as the machine can train, at the images' own size."""
+        arch, size, weights = asked.arch, asked.size, "imagenet" if asked.weights == AUTO else asked.weights
         if arch is not None:
             return NetworkChoice(arch, size, weights, "as asked")
         side, on_cpu = shorter_side(images), pick_device().type == "cpu"
@@ -78,8 +90,46 @@ class Detection(VisionTask[Detector]):
     def distillation_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
         return self.supervised_schedules(images, pretrained)
 
-    def plan(self, teachers: Sequence[Detector], aux: Source, **settings: Any) -> DetectorConsolidation:
-        return DetectorConsolidation(teachers, aux, **settings)
+    def consolidation(
+        self, teachers: Sequence[Detector], aux: Source, config: DetectorConsolidateConfig, schedule: Schedule
+    ) -> DetectorConsolidation:
+        return DetectorConsolidation(teachers, aux, config, schedule)
+
+    def evaluate(
+        self,
+        model: Detector | DetectorTeachers,
+        data: Place,
+        keep: Sequence[str] | None,
+        known: bool,
+        rename: Mapping[str, str],
+    ) -> evaluation.DetectionEvaluation:
+        return evaluation.evaluate(model, data, keep=keep, known=known, rename=rename)
+
+    def predict(
+        self, model: Detector, records: Sequence[Record], config: DetectorPredictConfig
+    ) -> list[list[DetectedObject] | DecodeError]:
+        """Give what is found in each image with at least that score, best first."""
+        return [or_reason(partial(evaluation.detected, model, record, config.min_score)) for record in records]
+
+    def answer_as_dict(self, answer: list[DetectedObject]) -> dict[str, Any]:
+        objects = [{"class": s.name, "score": round(s.score, 4), "box": [round(v, 1) for v in s.box]} for s in answer]
+        return {"objects": objects}
+
+    def answer_as_text(self, answer: list[DetectedObject]) -> str:
+        said = ", ".join(f"{s.name} {s.score:.0%} at {'/'.join(f'{v:.0f}' for v in s.box)}" for s in answer)
+        return said or "nothing"
+
+    def size_as_text(self, size: int) -> str:
+        return f"{size} pixels on the shorter side"
+
+    def side_by_side_as_text(self, seen: Mapping[str, Any]) -> list[str]:
+        spreads = ", ".join(f"{spread:g}" for spread in seen["logit_spreads"])
+        objects = " / ".join(f"{count:,}" for count in seen["objects"])
+        where = f"side by side, in {seen['images']} auxiliary images"
+        unseen = [i for i, count in enumerate(seen["objects"], start=1) if not count]
+        return [f"{where}: they find {objects} objects; spread of logits {spreads}"] + [
+            f"  teacher {i} is sure of nothing there: such images teach little about its classes" for i in unseen
+        ]
 
 
 def _precision(model: Detector, images: Source) -> str:

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import math
-import sys
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, get_args
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dmc.config import AUTO, DETECTION, DetectorConsolidateConfig, LossName, RunConfig, Schedule
 from dmc.consolidation import Consolidation, Findings, Images
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch, ShorterSide
-from dmc.data.loader import MEMORY, ImageLoader
+from dmc.data.loader import ImageLoader
 from dmc.distill.balance import HALF
-from dmc.distill.detector_agreement import SAMPLE, SURE, Recovered
+from dmc.distill.detector_agreement import SURE, Recovered
 from dmc.distill.detector_teachers import DetectorTeachers, gathered, require_same_anchors
-from dmc.distill.losses import LossName, loss_named
-from dmc.distill.targets import Centring
-from dmc.errors import DmcError, require_one_of
+from dmc.distill.losses import loss_named
+from dmc.errors import DmcError
 from dmc.models.detector import Detector, detector_preprocessing
 from dmc.training.loop import Objective
-from dmc.training.run_folder import CHECKPOINT_EVERY
-from dmc.training.schedule import DETECTION, Schedule
 
-ANCHORS = 64  # selected in each image
+log = logging.getLogger("dmc")
 
 
 class DetectionDistillation(Objective):
@@ -56,87 +53,54 @@ class DetectionDistillation(Objective):
         self.teachers.require_finite()
 
 
-class DetectorSettings(TypedDict, total=False):
-    """The keyword arguments for detectors; what each means stands in `DetectorConsolidation`."""
-
-    arch: str | None
-    size: int | None
-    loss: LossName
-    centring: Centring | None
-    weights: str | None
-    anchors: int
-    box_weight: float
-    schedule: Schedule
-    seed: int
-    memory: int
-    held_out: int
-
-
 class DetectorConsolidation(Consolidation[Detector]):
     """Merge detectors."""
 
     teachers: DetectorTeachers
 
+    config: DetectorConsolidateConfig
+
     def __init__(
         self,
         teachers: Sequence[Detector],
         aux: Images,
-        *,
-        arch: str | None = None,  # the student's; None: the first teacher's
-        size: int | None = None,  # of the shorter side, for all; None: the largest teacher's
-        loss: LossName = "l2",
-        centring: Centring | None = None,  # None: see `DEFAULT_CENTRING`
-        weights: str | None = "imagenet",  # the student's backbone: imagenet, a file, or random (None)
-        anchors: int = ANCHORS,
-        box_weight: float = 1.0,  # lambda, for boxes coded as torchvision does: RetinaNet's with weights (1, 1, 1, 1)
+        config: DetectorConsolidateConfig = DetectorConsolidateConfig(),  # noqa: B008 (frozen)
         schedule: Schedule = DETECTION,
-        seed: int = 0,
-        memory: int = MEMORY,
-        held_out: int = SAMPLE,
     ) -> None:
         if len(teachers) < 2:
             raise DmcError("consolidation needs at least two teachers")
-        self.teachers = DetectorTeachers(teachers, centring)
-        super().__init__(aux, schedule, seed, memory, held_out)
-        require_one_of("loss", loss, get_args(LossName))
-        if loss == "kd":
+        if config.loss == "kd":
             raise DmcError("loss 'kd' compares softmax distributions; detectors have log-odds: use 'l2' or 'l1'")
-        if anchors < 1:
-            raise DmcError(f"anchors {anchors} must be at least 1")
-        if not 0 <= box_weight < math.inf:
-            raise DmcError(f"box weight {box_weight} must be 0 or a positive number")
-        self.loss, self.anchors, self.box_weight, self.weights = loss, anchors, box_weight, weights
-        first = teachers[0]
-        arch = arch or first.require_arch()
-        alike = next((d.preprocessing for d in teachers if d.arch == arch), detector_preprocessing(arch))
-        preprocessing = replace(alike, size=size or self.teachers.transform.size)
-        self.student = Detector.untrained(arch, self.teachers.union.names, preprocessing, seed, weights)
+        self.teachers = DetectorTeachers(teachers, config.centring)
+        chosen = {
+            "weights": "imagenet" if config.weights == AUTO else config.weights,
+            "centring": self.teachers.centring,
+        }
+        super().__init__(aux, config.changed(chosen), schedule)
+        self.student = self._new_student(teachers)
         answers = [(d, d.answers(self.transform.blank())) for d in (*teachers, self.student)]
         require_same_anchors(answers)
         for teacher in teachers:
             if teacher.preprocessing.size != self.transform.size:
-                print(
+                log.warning(
                     f"{teacher.name} was made for images of {teacher.preprocessing.size} pixels and sees "
-                    f"{self.transform.size}: all look at the same pixels, anchor by anchor (--size)",
-                    file=sys.stderr,
+                    f"{self.transform.size}: all look at the same pixels, anchor by anchor (size)"
                 )
+
+    def _new_student(self, teachers: Sequence[Detector]) -> Detector:
+        arch = self.config.arch or teachers[0].require_arch()
+        alike = next((d.preprocessing for d in teachers if d.arch == arch), detector_preprocessing(arch))
+        preprocessing = replace(alike, size=self.config.size or self.teachers.transform.size)
+        names = self.teachers.union.names
+        return Detector.untrained(arch, names, preprocessing, self.config.seed, self.config.weights)
 
     @property
     def transform(self) -> ShorterSide:
         return self.student.transform
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        return {
-            "loss": self.loss,
-            "centring": self.teachers.centring,
-            "weights": self.weights,
-            "anchors": self.anchors,
-            "box_weight": self.box_weight,
-        }
-
     def objective(self) -> Objective:
-        return DetectionDistillation(self.student, self.teachers, self.loss, self.anchors, self.box_weight)
+        config = self.config
+        return DetectionDistillation(self.student, self.teachers, config.loss, config.anchors, config.box_weight)
 
     def compare(self, unseen: ImageLoader) -> Findings:
         found = Recovered.of(self.student, self.teachers, unseen)
@@ -170,10 +134,9 @@ class DetectorConsolidation(Consolidation[Detector]):
     def teachers_alone(self, batches: Iterable[Batch]) -> dict[str, Any]:
         images, objects = 0, [0] * len(self.teachers.specialists)
         logits = []
-        for batch in batches:
-            assert isinstance(batch, DetectionBatch)
+        for batch in map(DetectionBatch.of, batches):
             images += len(batch)
-            logits.append(self.teachers.select(batch.images_N3HW, self.anchors).logits_NST.flatten(0, 1))
+            logits.append(self.teachers.select(batch.images_N3HW, self.config.anchors).logits_NST.flatten(0, 1))
             for i, teacher in enumerate(self.teachers.answering):
                 finds = teacher.detections(batch.images_N3HW, batch.sizes)
                 objects[i] += sum(int((found.scores_M > SURE).sum()) for found in finds)
@@ -187,9 +150,9 @@ def consolidate(
     aux: Images,
     out: str | Path | None = None,
     *,
-    resume: bool = False,
-    checkpoint_every: float = CHECKPOINT_EVERY,
-    **settings: Unpack[DetectorSettings],
+    schedule: Schedule = DETECTION,
+    **settings: Any,
 ) -> Detector:
-    """One detector that knows every teacher's classes, from unlabeled images alone."""
-    return DetectorConsolidation(teachers, aux, **settings).run(out, resume, checkpoint_every)
+    """Merge detectors with everything said: what is not is the paper's, or the first teacher's."""
+    how, rest = RunConfig.taken_from(settings)
+    return DetectorConsolidation(teachers, aux, DetectorConsolidateConfig.of(rest), schedule).run(out, how)

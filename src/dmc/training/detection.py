@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dmc.config import DETECTION, RunConfig, Schedule
 from dmc.data.annotations import DetectionImages, open_annotated
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch
@@ -21,8 +22,6 @@ from dmc.models.detector import Detector, detector_preprocessing
 from dmc.models.one_stage import Answers
 from dmc.training.held_out import HeldOut
 from dmc.training.loop import Objective
-from dmc.training.run_folder import CHECKPOINT_EVERY
-from dmc.training.schedule import DETECTION, Schedule
 from dmc.training.supervised import fit_model
 
 
@@ -43,9 +42,10 @@ class Detection(Objective):
         return {"loss": torch.stack(list(parts.values())).sum(), **parts}
 
     def parts(self, answers: Answers, batch: Batch) -> dict[str, Tensor]:
-        assert isinstance(batch, DetectionBatch)
         column_of_label = index(self.column_of_label, answers.logits_NAK.device)
-        targets = [{"boxes": t["boxes"], "labels": column_of_label[t["labels"]]} for t in batch.targets]
+        targets = [
+            {"boxes": t["boxes"], "labels": column_of_label[t["labels"]]} for t in DetectionBatch.of(batch).targets
+        ]
         return self.detector.network.objective(answers, targets)
 
 
@@ -61,7 +61,7 @@ def train(
     seed: int = 0,
     memory: int = MEMORY,
     resume: bool = False,
-    checkpoint_every: float = CHECKPOINT_EVERY,
+    checkpoint_every: float = 30.0,
     exam: HeldOut[Detector] | None = None,
 ) -> Detector:
     """Train a detector on scenes with boxes."""
@@ -95,11 +95,12 @@ def fit_scenes(
     seed: int = 0,
     memory: int = MEMORY,
     resume: bool = False,
-    checkpoint_every: float = CHECKPOINT_EVERY,
+    checkpoint_every: float = 30.0,
     task: Detection | None = None,
     settings: Mapping[str, Any] | None = None,
     exam: HeldOut[Detector] | None = None,
 ) -> Detector:
     """Train a detector, as it is, on scenes with some or all of its classes."""
     task = task or Detection(detector, source.classes)
-    return fit_model(detector, source, task, out, schedule, seed, memory, resume, checkpoint_every, settings, exam)
+    how = RunConfig(resume=resume, checkpoint_every=checkpoint_every)
+    return fit_model(detector, source, task, out, schedule, seed, memory, how, settings, exam)

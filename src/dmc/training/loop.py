@@ -10,14 +10,15 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
+from dmc.config import Schedule
 from dmc.data.batch import Batch
 from dmc.data.loader import ImageLoader
 from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.progress import training_progress
 from dmc.seeds import seed_for
+from dmc.training.optimizer import clip_gradients, optimizer_for
 from dmc.training.run_folder import Position, Run
-from dmc.training.schedule import Schedule
 from dmc.training.stopping import Stopped, StopSignals
 
 
@@ -62,7 +63,7 @@ def fit(
     """
     device = pick_device()
     network = module.to(device).to(memory_format=torch.channels_last).train()
-    optimizer = schedule.optimizer(network)
+    optimizer = optimizer_for(schedule, network)
     steps_per_epoch = loader.steps(schedule.batch_size)
     last_step = schedule.epochs * steps_per_epoch
     at = run.restore(network, optimizer, objective.notes())
@@ -80,7 +81,7 @@ def fit(
         while at.step < last_step:
             started = time.monotonic()
             torch.manual_seed(seed_for(seed, "step", at.step))
-            batch = schedule.augmented(next(batches).to(device))
+            batch = next(batches).to(device).augmented(schedule.pad, schedule.flip)
             lr = schedule.lr_at(at.step, steps_per_epoch)
             for group in optimizer.param_groups:
                 group["lr"] = lr
@@ -89,7 +90,7 @@ def fit(
             optimizer.zero_grad()
             losses["loss"].backward()  # type: ignore[no-untyped-call]
             objective.gradients_ready()
-            schedule.limit(network)
+            clip_gradients(schedule, network)
             optimizer.step()
             objective.weights_stepped()
 

@@ -25,6 +25,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
+from dmc.config import RunConfig
 from dmc.errors import DmcError, first_line
 from dmc.files import OWN_FILES, replacing, require_free, write_text
 from dmc.models.specialist import AnyModel
@@ -33,7 +34,6 @@ from dmc.models.weights import fill, read_weights, weights_in
 MAY_DIFFER = ("versions", "from")  # a teacher may have moved: its fingerprint is what counts
 PLACES = ("name", "weights")  # of images, of a file: another machine has them in another folder
 log = logging.getLogger("dmc")
-CHECKPOINT_EVERY = 30.0  # seconds: what a kill may cost
 
 
 @dataclass
@@ -75,13 +75,12 @@ class Run:
         self,
         out: str | Path | None,
         config: dict[str, Any],
-        resume: bool = False,
-        checkpoint_every: float = CHECKPOINT_EVERY,
+        how: RunConfig = RunConfig(),  # noqa: B008 (frozen)
     ) -> None:
         self.temporary = out is None
         self.folder = Path(tempfile.mkdtemp(prefix="dmc-")) if out is None else Path(out)
         self.config: dict[str, Any] = json.loads(json.dumps(config))
-        self.resume, self.checkpoint_every = resume, checkpoint_every
+        self.how = how
         self.made_folders: list[Path] = []
         self.fresh = False
 
@@ -96,7 +95,7 @@ class Run:
         except OSError as error:
             raise DmcError(f"cannot write to {self.folder}: {error.strerror}") from None
         try:
-            require_free(self.folder, self.resume)
+            require_free(self.folder, self.how.resume)
             self._settle_config()
         except DmcError:
             self._leave()
@@ -187,7 +186,7 @@ class Run:
 
     @property
     def checkpoint_due(self) -> bool:
-        return time.monotonic() - self.last_checkpoint >= self.checkpoint_every
+        return time.monotonic() - self.last_checkpoint >= self.how.checkpoint_every
 
     def log(self, **values: Any) -> None:
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:

@@ -11,6 +11,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dmc.config import SPECIALIST, Output, RunConfig, Schedule
 from dmc.data.batch import Batch
 from dmc.data.decode import decoded
 from dmc.data.loader import MEMORY, fits, open_loader
@@ -20,11 +21,10 @@ from dmc.data.sources import Source
 from dmc.device import index, pick_device
 from dmc.errors import DmcError
 from dmc.models.architectures import default_preprocessing
-from dmc.models.specialist import AnyModel, Model, Output, Specialist
+from dmc.models.specialist import AnyModel, Model, Specialist
 from dmc.training.held_out import HeldOut
 from dmc.training.loop import Objective, fit, images_per_second
-from dmc.training.run_folder import CHECKPOINT_EVERY, Run, versions
-from dmc.training.schedule import SPECIALIST, Schedule
+from dmc.training.run_folder import Run, versions
 
 
 class Supervised(Objective):
@@ -67,7 +67,7 @@ def train(
     seed: int = 0,
     memory: int = MEMORY,
     resume: bool = False,
-    checkpoint_every: float = CHECKPOINT_EVERY,
+    checkpoint_every: float = 30.0,
     exam: HeldOut[Specialist] | None = None,
 ) -> Specialist:
     """Train a specialist on labeled images; `weights` is where it begins: at random (None), `imagenet`, or a file."""
@@ -104,7 +104,7 @@ def fit_labeled(
     seed: int = 0,
     memory: int = MEMORY,
     resume: bool = False,
-    checkpoint_every: float = CHECKPOINT_EVERY,
+    checkpoint_every: float = 30.0,
     task: Supervised | None = None,
     settings: Mapping[str, Any] | None = None,
     exam: HeldOut[Specialist] | None = None,
@@ -114,7 +114,8 @@ def fit_labeled(
     A method that wants more than cross entropy brings its own `task`, and the `settings` that make it.
     """
     task = task or Supervised(specialist, source.classes)
-    return fit_model(specialist, source, task, out, schedule, seed, memory, resume, checkpoint_every, settings, exam)
+    how = RunConfig(resume=resume, checkpoint_every=checkpoint_every)
+    return fit_model(specialist, source, task, out, schedule, seed, memory, how, settings, exam)
 
 
 def fit_model(
@@ -125,12 +126,11 @@ def fit_model(
     schedule: Schedule,
     seed: int,
     memory: int,
-    resume: bool,
-    checkpoint_every: float,
+    how: RunConfig,
     settings: Mapping[str, Any] | None = None,
     exam: HeldOut[AnyModel] | None = None,
 ) -> AnyModel:
-    """Train a classifier or a detector in a run's folder, or read what that has finished."""
+    """Train a model in a run's folder, or read what that has finished."""
     config = {
         "command": "train",
         "task": {"name": task.name, **(settings or {})},
@@ -142,7 +142,7 @@ def fit_model(
         "seed": seed,
         "versions": versions(),
     }
-    with Run(out, config, resume, checkpoint_every) as run:
+    with Run(out, config, how) as run:
         if run.finished:
             run.recall(task.notes())
             return run.result(model)

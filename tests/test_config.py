@@ -1,0 +1,108 @@
+"""A setting is written once: checked wherever it comes from, and the same in every place that shows it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+from typer.main import get_command
+
+import dmc
+from dmc.cli import app
+from dmc.config import (
+    ClassifierConsolidateConfig,
+    Config,
+    ConsolidateConfig,
+    DetectorConsolidateConfig,
+    Length,
+    NetworkConfig,
+    RunConfig,
+    Schedule,
+    options_of,
+)
+from dmc.errors import DmcError
+from dmc.report.settings import page
+from tests.conftest import tiny
+
+MERGING = (RunConfig, Length, Schedule, ConsolidateConfig, ClassifierConsolidateConfig, DetectorConsolidateConfig)
+
+
+def test_a_configuration_is_frozen_and_every_change_is_checked() -> None:
+    config = DetectorConsolidateConfig(anchors=16)
+    with pytest.raises(ValidationError):
+        config.anchors = 32
+    assert config.changed({"box_weight": 2}) == DetectorConsolidateConfig(anchors=16, box_weight=2.0)
+    with pytest.raises(DmcError, match=r"^box_weight -1 should be greater than or equal to 0$"):
+        config.changed({"box_weight": -1})
+
+
+@pytest.mark.parametrize(
+    ("owner", "given", "words"),
+    [
+        (ClassifierConsolidateConfig, {"anchors": 5}, "anchors is a setting of detectors"),
+        (DetectorConsolidateConfig, {"scale": "none"}, "scale is a setting of classifiers"),
+        (
+            ClassifierConsolidateConfig,
+            {"temprature": 2},
+            "there is no setting 'temprature'; did you mean 'temperature'?",
+        ),
+        (ClassifierConsolidateConfig, {"epoch": 2}, "there is no setting 'epoch'; did you mean 'epochs'?"),
+        (ClassifierConsolidateConfig, {"loss": "L2"}, "loss 'L2' should be 'l2', 'l1' or 'kd'; did you mean 'l2'?"),
+        (Schedule, {"lr": float("inf")}, "lr inf should be a finite number"),
+        (NetworkConfig, {"memory": -1}, "memory -1 should be greater than or equal to 0"),
+    ],
+)
+def test_mistakes_are_one_line(owner: type[Config], given: dict[str, Any], words: str) -> None:
+    with pytest.raises(DmcError) as error:
+        owner.of(given)
+    assert str(error.value) == words
+
+
+def test_settings_go_to_the_jobs_that_own_them() -> None:
+    how, rest = RunConfig.taken_from({"resume": True, "epochs": 3, "minutes": None, "loss": "l1"})
+    length, rest = Length.taken_from(rest)
+    assert how == RunConfig(resume=True)
+    assert length.changes == {"epochs": 3}
+    assert rest == {"loss": "l1"}
+    with pytest.raises(DmcError, match="give epochs or minutes, not both"):
+        Length.taken_from({"epochs": 3, "minutes": 2})
+
+
+def test_random_weights_are_none_in_the_library() -> None:
+    assert NetworkConfig(weights="random").weights is None
+    assert NetworkConfig().weights == "auto"
+
+
+def test_the_command_line_has_every_option_and_passes_on_what_was_typed() -> None:
+    """Nothing that was not typed is passed on, so that what holds without it is said in one place."""
+    commands: Any = get_command(app)
+    typed = {p.name: p for p in commands.commands["consolidate"].params}
+    for name, field in options_of(*MERGING):
+        assert typed[name].default is None
+        assert typed[name].help.startswith(field.description)
+    assert typed["anchors"].help.endswith("[default: 64]")
+    assert typed["shape"].opts == ["--lr-shape"]
+    assert (typed["balance"].opts, typed["balance"].secondary_opts) == (["--balance"], ["--no-balance"])
+    assert typed["resume"].secondary_opts == []
+    assert "top" not in typed
+
+
+def test_a_run_writes_down_all_settings_of_its_job(tmp_path: Path, aux_folder: Path) -> None:
+    """What was not said is there as it was chosen."""
+    dmc.consolidate([tiny("ab", 1), tiny("cd", 2)], aux_folder, tmp_path / "m", epochs=1, loss="kd", memory=1, seed=5)
+    run = json.loads((tmp_path / "m" / "run.json").read_text())
+    kept = {name for name in ClassifierConsolidateConfig.model_fields if name in run}
+    assert kept == {"loss", "centring", "temperature", "scale", "balance", "weights", "seed"}
+    assert (run["loss"], run["temperature"], run["centring"], run["seed"]) == ("kd", 2.0, "per-teacher", 5)
+    assert run["schedule"].keys() == Schedule.model_fields.keys()
+
+
+def test_the_documentation_has_every_option() -> None:
+    """`python -m dmc.report.settings > docs/settings.md` brings it up to date."""
+    written = Path(__file__).parents[1] / "docs" / "settings.md"
+    assert written.read_text() == page()
+    for name, _ in options_of(*MERGING):
+        assert f"| `{name}`" in page()
