@@ -214,7 +214,7 @@ def require_news(old: Model, source: Source) -> None:
     if len(known) == len(source.classes):
         raise DmcError(
             f"{old.name} knows {listed(known, 5)} already: there is nothing new to learn from {source.name}; train a "
-            "model of its own (dmc train), and merge it (dmc consolidate, --rename where classes only share a name)"
+            "model of its own and consolidate the two; where classes only share a name, rename one"
         )
     if known:
         both = "they are taught by both models, whose mean is the target"

@@ -205,7 +205,7 @@ def test_folders_that_are_not_models_say_so(tmp_path: Path) -> None:
     with pytest.raises(DmcError, match=r"is not a model folder: it has no config\.json"):
         dmc.load(tmp_path)
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(DmcError, match="holds a run that is not finished: the same command with --resume continues it"):
+    with pytest.raises(DmcError, match="holds a run that is not finished: resume it first"):
         dmc.load(tmp_path)
     bare = {"architecture": "cifar_resnet8", "num_classes": 2, "pretrained_cfg": {"input_size": [3, 16, 16]}}
     (tmp_path / "config.json").write_text(json.dumps(bare))

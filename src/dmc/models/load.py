@@ -90,7 +90,7 @@ def _from_folder(folder: Path, name: str, names: Sequence[str] | None, given: st
         arch = config["architecture"]
     except FileNotFoundError:
         begun = any((folder / place / "run.json").exists() for place in (".", "specialist"))  # the latter: `learn`
-        unfinished = "holds a run that is not finished: the same command with --resume continues it" if begun else ""
+        unfinished = "holds a run that is not finished: resume it first" if begun else ""
         raise DmcError(f"{name} {unfinished or 'is not a model folder: it has no config.json'}") from None
     except (OSError, ValueError, KeyError) as error:
         raise DmcError(f"{name} is not a model folder: config.json: {type(error).__name__} {error}") from None

@@ -105,5 +105,5 @@ def _places(draw: Path, images: Sequence[str]) -> list[Path]:
     given = {Path(image).resolve() for image in images}
     lost = [place for place in places if place.resolve() in given]
     if lost:
-        raise DmcError(f"{lost[0]} would be overwritten by a drawing; choose another folder for --draw")
+        raise DmcError(f"{lost[0]} would be overwritten by a drawing; choose another folder to draw to")
     return places

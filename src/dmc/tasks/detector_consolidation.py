@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 import math
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from dmc.training.loop import Objective
 from dmc.training.run_folder import CHECKPOINT_EVERY
 from dmc.training.schedule import DETECTION, Schedule
 
+log = logging.getLogger("dmc")
 ANCHORS = 64  # selected in each image
 
 
@@ -110,10 +111,9 @@ class DetectorConsolidation(Consolidation[Detector]):
         require_same_anchors(answers)
         for teacher in teachers:
             if teacher.preprocessing.size != self.transform.size:
-                print(
+                log.warning(
                     f"{teacher.name} was made for images of {teacher.preprocessing.size} pixels and sees "
-                    f"{self.transform.size}: all look at the same pixels, anchor by anchor (--size)",
-                    file=sys.stderr,
+                    f"{self.transform.size}: all look at the same pixels, anchor by anchor; size chooses how many"
                 )
 
     @property

@@ -1,0 +1,31 @@
+"""Rules that hold for every file of the library, read from its source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+HOUSE = Path(__file__).parents[1] / "src" / "dmc"
+
+
+def library() -> Iterator[tuple[Path, ast.AST]]:
+    """Every node of the source, outside the command line."""
+    for path in sorted(HOUSE.rglob("*.py")):
+        if "cli" not in path.relative_to(HOUSE).parts:
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                yield path, node
+
+
+def test_the_library_logs_and_never_prints() -> None:
+    printing = [f"{path}:{n.lineno}" for path, n in library() if isinstance(n, ast.Name) and n.id == "print"]
+    assert printing == []
+
+
+def test_flags_and_arguments_are_named_only_by_the_command_line() -> None:
+    texts = [(path, n) for path, n in library() if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    naming = [f"{path}:{n.lineno}" for path, n in texts if re.search(r"(?s)--[a-z].* | .*--[a-z]", str(n.value))]
+    assert naming == []
+    reading = [f"{path}:{n.lineno}" for path, n in library() if isinstance(n, ast.Attribute) and n.attr == "argv"]
+    assert reading == []
