@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -304,7 +305,8 @@ def bench(
     if not comparison.complete(chosen, wanted):
         comparison.require_runnable(chosen)
     comparison.run_all(chosen, wanted)
-    rows, table = report(comparison, f"{profile} with {', '.join(settings)}" if settings else profile)
+    ran_as = f"{profile} with {', '.join(settings)}" if settings else profile
+    rows, table = report(comparison, ran_as, typed_command())
     print(json.dumps(rows, indent=2) if as_json else table)
 
 
@@ -348,9 +350,14 @@ def reproduce(
         job.download()
     rows = job.run()
     table = report(job, rows)
-    write_text(job.folder / f"{name}-{profile}.md", f"{table}\n\n{footnote(job.made(rows))}\n")
+    write_text(job.folder / f"{name}-{profile}.md", f"{table}\n\n{footnote(job.made(rows), typed_command())}\n")
     write_text(job.folder / f"{name}-{profile}.json", json.dumps(rows, indent=2) + "\n")
     print(json.dumps(rows, indent=2) if as_json else table)
+
+
+def typed_command() -> str:
+    """Give the command as it can be typed again."""
+    return shlex.join(["dmc", *sys.argv[1:]])
 
 
 def announce(specialist: "Specialist | Detector", out: Path) -> None:
