@@ -6,6 +6,7 @@ import os
 import shlex
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -404,6 +405,7 @@ def show_notices() -> None:
 def main() -> None:
     """Every error is one line, and exit status 2; `dmc` alone shows what there is."""
     show_notices()
+    warnings.filterwarnings("ignore", module="PIL")  # odd EXIF data and the like: the pixels are what counts
     try:
         sys.exit(app(prog_name="dmc", standalone_mode=False))
     except typer.TyperException as error:  # an option or a verb that is not there, a value that does not fit
