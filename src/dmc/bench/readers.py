@@ -23,6 +23,7 @@ import numpy.typing as npt
 from dmc.data.sources import UNLABELED, ArrayImages, Record, Source, permuted
 from dmc.data.tables import ParquetImages
 from dmc.errors import DmcError, first_line
+from dmc.extras import require_extra
 
 log = logging.getLogger("dmc")
 WITHOUT_CIFAR = 1_082_340  # images that the paper counts in ImageNet32x32 without the CIFAR-100 classes
@@ -150,6 +151,7 @@ def mnist(images: list[Path]) -> Splits:
 
 
 def svhn(files_: list[Path]) -> Splits:
+    require_extra("bench", "scipy")
     from scipy.io import loadmat
 
     try:

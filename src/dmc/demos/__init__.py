@@ -1,1 +1,5 @@
 """The whole story, offline, for each kind of model."""
+
+from dmc.extras import require_extra
+
+require_extra("demo", "matplotlib", "skimage", "sklearn")

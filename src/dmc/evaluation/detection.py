@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,9 +25,12 @@ from dmc.device import pick_device
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.errors import DmcError
 from dmc.evaluation.classification import known_names, names_for_them, require_known_classes, say_left_out
+from dmc.extras import require_extra
 from dmc.metrics.average_precision import AveragePrecision, Detections, average_precision
 from dmc.models.detector import MIN_SCORE, Detector
 from dmc.progress import progress
+
+log = logging.getLogger("dmc")
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class DetectionEvaluation:
     """As fractions: VOC's 11-point and area average precision of each class, and COCO's over all."""
 
     per_class: dict[str, AveragePrecision]
-    coco: float  # mean over overlaps 0.5, 0.55, ..., 0.95
+    coco: float  # mean over overlaps 0.5, 0.55, ..., 0.95; NaN: not available
     coco_50: float
     data: str  # which scenes
     images: int
@@ -114,7 +118,14 @@ def scaled(found: Detections, x: float, y: float) -> Detections:
 
 
 def coco_precision(found: Sequence[Detections], truth: Sequence[Objects], labels: Sequence[int]) -> tuple[float, float]:
-    """COCO's average precision, and that at overlap 0.5, by its own library; difficult objects are crowds there."""
+    """COCO's average precision, and that at overlap 0.5, by its own library; difficult objects are crowds there.
+
+    Without the library, and without objects that count, there is none: NaN."""
+    try:
+        require_extra("bench", "faster_coco_eval")
+    except DmcError as missing:
+        log.warning(f"COCO's average precision is not available: {missing}")
+        return math.nan, math.nan
     from faster_coco_eval import COCO, COCOeval_faster
 
     def xywh(box: Any) -> list[float]:

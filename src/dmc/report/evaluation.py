@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -57,7 +58,8 @@ def as_text(result: Evaluation | DetectionEvaluation) -> str:
         shown = f"{points:8.1%}  {area:7.1%}" if objects else f"{'-':>8}  {'-':>7}"
         lines.append(f"{name:<{width}}  {shown}  {objects:7}")
     lines.append(f"{'mean':<{width}}  {result.mean:8.1%}  {result.mean_area:7.1%}  {counted} in {result.data}")
-    return "\n".join([*lines, f"COCO AP {result.coco:.1%}, at overlap 0.5 {result.coco_50:.1%}"])
+    coco = "not available" if math.isnan(result.coco) else f"{result.coco:.1%}, at overlap 0.5 {result.coco_50:.1%}"
+    return "\n".join([*lines, f"COCO AP {coco}"])
 
 
 def classes_of(model: Specialist, images: Sequence[str], top: int) -> Shown:
