@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-HOUSE = Path(__file__).parents[1] / "src" / "dmc"
+from docs.draw_house import DOCS, HOUSE, PAGE, between, essential, heights, imports, rooms, with_table
 
 
 def library() -> Iterator[tuple[Path, ast.AST]]:
@@ -29,3 +29,20 @@ def test_flags_and_arguments_are_named_only_by_the_command_line() -> None:
     assert naming == []
     reading = [f"{path}:{n.lineno}" for path, n in library() if isinstance(n, ast.Attribute) and n.attr == "argv"]
     assert reading == []
+
+
+def test_no_import_leads_back() -> None:
+    """Between modules, nor between rooms; also those within functions."""
+    graph = imports()
+    assert heights(graph)["dmc.errors"] == 0
+    house = between(graph, rooms(graph))
+    assert max(heights(house), key=heights(house).__getitem__) == "cli"
+
+
+def test_the_picture_of_the_house_is_current() -> None:
+    """Otherwise run `python docs/draw_house.py`."""
+    graph = imports()
+    house = between(graph, rooms(graph))
+    assert PAGE.read_text(encoding="utf-8") == with_table(PAGE.read_text(encoding="utf-8"), house)
+    arrows = {f"{upper} imports {lower}" for upper, below in essential(house).items() for lower in below}
+    assert set(re.findall('id="([^"]+ imports [^"]+)"', (DOCS / "house.svg").read_text(encoding="utf-8"))) == arrows

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from dmc.classes import Classes, distinct, read_names
+from dmc.classes import Classes, read_names
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
-from dmc.imagenet import imagenet_names
+from dmc.imagenet import distinct, imagenet_names
 from dmc.models.architectures import create, default_preprocessing, from_timm, from_torchvision, known_architecture
 from dmc.models.hub import downloading
 from dmc.models.specialist import Model, Output, Specialist
