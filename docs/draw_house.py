@@ -1,4 +1,4 @@
-"""Draw the house from its imports: house.svg and house.png, and the table in architecture.md.
+"""Draw the house from its imports: house.svg and house.png, the table in architecture.md, the map in CONTRIBUTING.md.
 
 Run `.venv/bin/python docs/draw_house.py` when an import between rooms has come or gone; a test says when.
 
@@ -27,7 +27,7 @@ from dmc.report.figures import FONT, new_figure, save
 
 DOCS = Path(__file__).parent
 HOUSE = DOCS.parent / "src" / "dmc"
-PAGE = DOCS / "architecture.md"
+PAGE, GUIDE = DOCS / "architecture.md", DOCS.parent / "CONTRIBUTING.md"
 GROUND = "ground"
 BEGIN, END = "<!-- written by draw_house.py -->\n", "<!-- up to here -->\n"
 WIDE, TALL, FLOOR = 2.4, 0.76, 1.14  # of a room, and from one floor to the next, in inches
@@ -108,13 +108,23 @@ def sentence(room: str) -> str:
 
 
 def table(graph: Graph) -> str:
-    """Write all rooms from the top to the ground, with all that each imports."""
-    high = heights(graph)
-    lines = ["| room | what it is | imports |", "|---|---|---|"]
-    for room in sorted(graph, key=lambda room: (-high[room], room)):
-        below = ", ".join(sorted(graph[room], key=lambda room: (-high[room], room)))
-        lines.append(f"| `{room}` | {sentence(room)} | {below.replace('_', chr(92) + '_')} |")
+    """Write down all that each room imports."""
+    order = downwards(graph)
+    lines = ["| room | imports |", "|---|---|"]
+    for room in order:
+        lines.append(f"| `{room}` | {', '.join(f'`{below}`' for below in order if below in graph[room])} |")
     return "\n".join(lines) + "\n"
+
+
+def listing(graph: Graph) -> str:
+    """Write down what each room is."""
+    return "".join(f"- `{room}`: {sentence(room)}\n" for room in downwards(graph))
+
+
+def downwards(graph: Graph) -> list[str]:
+    """Order the rooms from the top to the ground."""
+    high = heights(graph)
+    return sorted(graph, key=lambda room: (-high[room], room))
 
 
 Stop = tuple[str, str, int]  # a room twice, or upper and lower end of an arrow that passes a floor; the floor
@@ -201,16 +211,20 @@ def _draw_arrow(plot: Any, stops: Sequence[tuple[float, float]], name: str) -> N
     plot.add_patch(arrow)
 
 
-def with_table(page: str, graph: Graph) -> str:
-    """Put the table into the page's text, between its two marks."""
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}{table(graph)}{END}{rest.partition(END)[2]}"
+def pages(graph: Graph) -> dict[Path, str]:
+    """Put what follows from the graph into the texts of both pages, between their marks."""
+    found = {}
+    for path, text in ((PAGE, table(graph)), (GUIDE, listing(graph))):
+        before, _, rest = path.read_text(encoding="utf-8").partition(BEGIN)
+        found[path] = f"{before}{BEGIN}{text}{END}{rest.partition(END)[2]}"
+    return found
 
 
 def main() -> None:
     graph = imports()
     house = between(graph, rooms(graph))
-    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), house), encoding="utf-8")
+    for path, text in pages(house).items():
+        path.write_text(text, encoding="utf-8")
     draw(house, DOCS / "house.png")
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from docs.draw_house import DOCS, HOUSE, PAGE, between, essential, heights, imports, rooms, with_table
+from docs.draw_house import DOCS, GUIDE, HOUSE, between, essential, heights, imports, pages, rooms
 
 
 def library() -> Iterator[tuple[Path, ast.AST]]:
@@ -43,6 +43,13 @@ def test_the_picture_of_the_house_is_current() -> None:
     """Otherwise run `python docs/draw_house.py`."""
     graph = imports()
     house = between(graph, rooms(graph))
-    assert PAGE.read_text(encoding="utf-8") == with_table(PAGE.read_text(encoding="utf-8"), house)
+    for path, text in pages(house).items():
+        assert path.read_text(encoding="utf-8") == text
     arrows = {f"{upper} imports {lower}" for upper, below in essential(house).items() for lower in below}
     assert set(re.findall('id="([^"]+ imports [^"]+)"', (DOCS / "house.svg").read_text(encoding="utf-8"))) == arrows
+
+
+def test_the_guide_names_files_that_are_there() -> None:
+    named = re.findall(r"`((?:src|docs|tests)/[^`*]+)`", GUIDE.read_text(encoding="utf-8"))
+    assert len(named) > 10
+    assert [name for name in named if not (DOCS.parent / name).exists()] == []
