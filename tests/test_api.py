@@ -158,7 +158,11 @@ def test_learning_says_what_is_known_already(
     """The first model knows a and b."""
     learn = ("learn", two_models[0], "--aux", aux_folder, "-o", tmp_path / "l", "--specialist-epochs", 1, *QUICK)
     known = coloured(tmp_path / "known", 4, ("a", "b"))
-    bad(dmc(*learn, known), "knows a; b already: there is nothing new to learn from", "dmc consolidate, --rename")
+    bad(
+        dmc(*learn, known),
+        "knows a; b already: there is nothing new to learn from",
+        "where classes only share a name, rename one",
+    )
     assert not (tmp_path / "l").exists()
     said = dmc(*learn, coloured(tmp_path / "some" / "train", 4, ("b", "c")).parent)
     bad(said, "is ambiguous")
