@@ -11,8 +11,8 @@ test: .venv/ready lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
 
 lint: .venv/ready
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs
 	$(BIN)/mypy
 
 # uv resolves and links in seconds where pip takes minutes; bytecode is compiled once, here, not at each start.

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import dmc as library
 from dmc.config import ClassifierConsolidateConfig, Schedule
 from dmc.consolidation import Images
 from dmc.data.preprocess import Preprocessing
+from dmc.models.detector import Detector
 from dmc.models.specialist import Model, Specialist
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 
@@ -81,6 +83,14 @@ def tiny(names: str | list[str], seed: int = 0) -> Specialist:
     specialist = Specialist.untrained("cifar_resnet8", names, SMALL, seed=seed)
     specialist.name = f"tiny-{seed}"
     return specialist
+
+
+def load_specialist(*source: Any, **settings: Any) -> Specialist:
+    return library.load(*source, **settings, kind=Specialist)
+
+
+def load_detector(*source: Any) -> Detector:
+    return library.load(*source, kind=Detector)
 
 
 def as_specialist(model: Model) -> Specialist:

@@ -15,10 +15,9 @@ from safetensors.torch import load_file
 from dmc.api import evaluate
 from dmc.config import RunConfig, Schedule
 from dmc.merging import Merge
-from dmc.models.specialist import Specialist
 from dmc.training.run_folder import Run
 from dmc.training.supervised import train
-from tests.conftest import Answer, tiny, write_images
+from tests.conftest import Answer, load_specialist, tiny, write_images
 from tests.test_cli import bad
 
 Dmc = Callable[..., Answer]
@@ -51,7 +50,7 @@ def test_a_folder_of_train_and_val(dmc: Dmc, tmp_path: Path) -> None:
     assert said.err.splitlines()[-1] == (
         f"dmc: training on {tmp_path}/data/train: 40 images of 2 classes (green; red); 6 images are held out ({val})"
     )
-    accuracy = evaluate(Specialist.load(out), val).accuracy
+    accuracy = evaluate(load_specialist(out), val).accuracy
     line = f"{accuracy:.1%} of 6 images ({val})"
     assert "  classes: green; red\n" in said.out
     assert f"  held-out accuracy: {line}\n" in said.out
@@ -130,7 +129,7 @@ def test_broken_images_to_test_on_do_not_cost_the_model(dmc: Dmc, tmp_path: Path
     said = dmc("train", data, "-o", tmp_path / "m", *SMALL, "--val", val)
     assert said.code == 0, said.err
     assert "held-out accuracy: not measured: 4 of 4 images in" in said.out
-    assert evaluate(Specialist.load(tmp_path / "m"), data).images == 8
+    assert evaluate(load_specialist(tmp_path / "m"), data).images == 8
 
 
 def test_ambiguous_folders_are_refused_before_anything_is_written(dmc: Dmc, tmp_path: Path) -> None:
@@ -159,7 +158,11 @@ def test_learning_says_what_is_known_already(
     """The first model knows a and b."""
     learn = ("learn", two_models[0], "--aux", aux_folder, "-o", tmp_path / "l", "--specialist-epochs", 1, *QUICK)
     known = coloured(tmp_path / "known", 4, ("a", "b"))
-    bad(dmc(*learn, known), "knows a; b already: there is nothing new to learn from", "consolidate both, renaming")
+    bad(
+        dmc(*learn, known),
+        "knows a; b already: there is nothing new to learn from",
+        "where classes only share a name, rename one",
+    )
     assert not (tmp_path / "l").exists()
     said = dmc(*learn, coloured(tmp_path / "some" / "train", 4, ("b", "c")).parent)
     bad(said, "is ambiguous")

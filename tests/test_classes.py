@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dmc.classes import Classes, ClassUnion, counted, distinct, read_names
+from dmc.classes import Classes, ClassUnion, counted, read_names
 from dmc.errors import DmcError
+from dmc.imagenet import distinct
 
 names = st.lists(st.sampled_from("abcdefghij"), min_size=1, max_size=8, unique=True)
 several = st.lists(names, min_size=1, max_size=4)

@@ -271,7 +271,7 @@ def test_an_output_folder_in_use(dmc: Dmc, tmp_path: Path, two_models: tuple[Pat
     with FileLock(tmp_path / "out" / ".lock"):
         bad(dmc(*command), "in use by another run")
     assert dmc(*command).code == 0
-    bad(dmc(*command), "already holds run.json", "--resume")
+    bad(dmc(*command), "already holds run.json", "or resume its run")
     assert dmc(*command, "--resume").code == 0
     moved = two_models[0].rename(tmp_path / "moved")  # the same weights in another place are the same teacher
     assert dmc("consolidate", moved, *command[2:], "--resume").code == 0

@@ -12,6 +12,7 @@ from typer.main import get_command
 
 import dmc
 from dmc.cli import app
+from dmc.cli.settings_page import page
 from dmc.config import (
     ClassifierConsolidateConfig,
     Config,
@@ -24,7 +25,6 @@ from dmc.config import (
     options_of,
 )
 from dmc.errors import DmcError
-from dmc.report.settings import page
 from tests.conftest import tiny
 
 MERGING = (RunConfig, Length, Schedule, ConsolidateConfig, ClassifierConsolidateConfig, DetectorConsolidateConfig)
@@ -101,7 +101,7 @@ def test_a_run_writes_down_all_settings_of_its_job(tmp_path: Path, aux_folder: P
 
 
 def test_the_documentation_has_every_option() -> None:
-    """`python -m dmc.report.settings > docs/settings.md` brings it up to date."""
+    """`python -m dmc.cli.settings_page > docs/settings.md` brings it up to date."""
     written = Path(__file__).parents[1] / "docs" / "settings.md"
     assert written.read_text() == page()
     for name, _ in options_of(*MERGING):

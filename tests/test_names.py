@@ -81,9 +81,9 @@ def test_what_is_missing_is_said_before_any_image_is_decoded(
     model = tiny(["zebras", "dog"]).save(tmp_path / "m")
     said = dmc("evaluate", model, data)
     bad(said, f"{model} does not know 7 of the 7 classes in {data}: 'dog1' (did you mean 'dog'?), 'dog2'")
-    bad(said, "'jay', 'robin, American robin, Turdus migratorius', ...; --known leaves them out, --rename OLD=NEW")
+    bad(said, "'jay', 'robin, American robin, Turdus migratorius', ...; known leaves them out, rename OLD=NEW")
     assert "zebra" not in said.err  # five are enough
-    bad(dmc("evaluate", model, data, "--keep", "zebra"), "'zebra' (did you mean 'zebras'?); --known")
+    bad(dmc("evaluate", model, data, "--keep", "zebra"), "'zebra' (did you mean 'zebras'?); known")
     bad(dmc("evaluate", model, data, "--known"), "does not know 7 of the 7 classes")
 
 
@@ -157,7 +157,7 @@ def test_an_unfinished_learn_says_how_to_go_on(
             dmc(*learn)
     assert not (tmp_path / "n" / "run.json").exists()
     image = aux_folder / "000.png"
-    go_on = f"{tmp_path}/n holds a run that is not finished: the same command with --resume continues it"
+    go_on = f"{tmp_path}/n holds a run that is not finished: resume it first"
     bad(dmc("predict", tmp_path / "n", image), go_on)
     bad(dmc("evaluate", tmp_path / "n", data), go_on)
     assert dmc(*learn, "--resume").code == 0

@@ -41,12 +41,32 @@ log = logging.getLogger("dmc")
 Given = Model | str | Path  # a model, or where it is
 
 
+@overload
 def load(
     source: Given,
     arch: str | None = None,
     classes: Sequence[str] | str | Path | None = None,
     preprocessing: Preprocessing | None = None,
     output: Output | None = None,
+) -> Model: ...
+@overload
+def load(
+    source: Given,
+    arch: str | None = None,
+    classes: Sequence[str] | str | Path | None = None,
+    preprocessing: Preprocessing | None = None,
+    output: Output | None = None,
+    *,
+    kind: type[AnyModel],
+) -> AnyModel: ...
+def load(
+    source: Given,
+    arch: str | None = None,
+    classes: Sequence[str] | str | Path | None = None,
+    preprocessing: Preprocessing | None = None,
+    output: Output | None = None,
+    *,
+    kind: type[Model] = Model,
 ) -> Model:
     """Load a classifier or a detector.
 
@@ -57,6 +77,7 @@ def load(
         classes: the class names of a state dict: a list, a file with a name on each line, or `"imagenet-1k"`.
         preprocessing: what the network was trained to see, where that is not its architecture's.
         output: `"softmax"` where classes compete, `"sigmoid"` where they do not.
+        kind: `dmc.Specialist` or `dmc.Detector`, where it has to be one; another kind is refused.
     """
     if isinstance(source, Detector):
         return source
@@ -264,7 +285,7 @@ def require_news(old: Model, source: Source) -> None:
     if len(known) == len(source.classes):
         raise DmcError(
             f"{old.name} knows {listed(known, 5)} already: there is nothing new to learn from {source.name}; train a "
-            "model of its own, and consolidate both, renaming where classes only share a name"
+            "model of its own and consolidate the two; where classes only share a name, rename one"
         )
     if known:
         both = "they are taught by both models, whose mean is the target"

@@ -146,16 +146,6 @@ def _synonyms(name: str) -> tuple[str, ...]:
     return tuple(part.strip().lower() for part in name.split(","))
 
 
-def distinct(names: Iterable[str]) -> tuple[str, ...]:
-    """Public label lists repeat themselves (ImageNet has two cranes): the second becomes `crane (2)`."""
-    seen: Counter[str] = Counter()
-    result = []
-    for name in names:
-        seen[name] += 1
-        result.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
-    return tuple(result)
-
-
 def counted(names: Sequence[str]) -> str:
     """How many classes, in words. A detector may have one."""
     return f"{len(names)} class{'' if len(names) == 1 else 'es'}"

@@ -111,7 +111,7 @@ class Schedule(Config):
     epochs: int = option(50, "Passes over the images", usual="by their number; paper 50 or 200", ge=1)
     lr: float = option(0.1, "Highest learning rate", usual="0.1, pretrained less; detectors 0.001", gt=0, lt=1e6)
     shape: Literal["steps", "one-cycle"] = option(
-        "steps", "Tenfold drops at 7/10 and 9/10 (paper), or warm-up and cosine", usual="one-cycle", flag="--lr-shape"
+        "steps", "Tenfold drops at 7/10 and 9/10 (paper), or warm-up and cosine", usual="one-cycle", flag="lr-shape"
     )
     drops: tuple[float, ...] = (0.7, 0.9)  # of all epochs; the rate falls tenfold at each
     algorithm: Literal["sgd", "adam"] = "sgd"

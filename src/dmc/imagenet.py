@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from functools import cache
 
-from dmc.classes import distinct
+
+def distinct(names: Iterable[str]) -> tuple[str, ...]:
+    """Public label lists repeat themselves (ImageNet has two cranes): the second becomes `crane (2)`."""
+    seen: Counter[str] = Counter()
+    result = []
+    for name in names:
+        seen[name] += 1
+        result.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return tuple(result)
 
 
 @cache

@@ -176,7 +176,7 @@ def test_the_list_says_what_each_recipe_needs(dmc: Dmc) -> None:
     [
         (("loses",), "unknown recipe 'loses'; did you mean 'losses'?"),
         (("losses", "--profile", "papers"), "unknown profile 'papers'; did you mean 'paper'?"),
-        (("losses", "--also", "nonsense"), "--also nonsense: write 'LABEL: {SETTING: VALUE}'"),
+        (("losses", "--also", "nonsense"), "variant nonsense: write 'LABEL: {SETTING: VALUE}'"),
         (("losses", "--also", "Mine: {los: kd}"), "setting los: Extra inputs are not permitted; did you mean 'loss'?"),
         (
             ("losses", "--profile", "smoke", "--also", "Mine: {arch: cifar_resnet15}"),

@@ -133,7 +133,7 @@ def test_a_cell_that_diverges_does_not_stop_the_others(
         (("digits", "--group-size", "10"), "all 10 classes are in the first group"),
         (("digits", "--group-size", "3"), "the last group has one class, and fixed-representation, lwf, ewc, ewc++"),
         (("digits", "--set", "arch=resnett", "--group-size", "2"), "unknown architecture 'resnett'"),
-        (("digits", "--set", "loss=[1"), "--set loss=[1: cannot parse '[1'"),
+        (("digits", "--set", "loss=[1"), "setting loss=[1: cannot parse '[1'"),
         (("digits", "--set", "loss=foo"), "setting loss: Input should be 'l2', 'l1' or 'kd'\n"),
         (("digits", "--set", "specialist.epoch=3"), "permitted; did you mean 'specialist.epochs'?"),
         (("digits", "--set", "specialist=3"), "write specialist.epochs=20, not specialist=3"),
@@ -156,8 +156,8 @@ def test_a_folder_holds_one_comparison(dmc: Dmc, tmp_path: Path) -> None:
     said = dmc(*command, "--group-size", 4)
     assert said.code == 0
     first, after = said.err.splitlines()[0], said.err.splitlines()[1:]
-    assert first == "the last group has 2 classes"
-    assert [line.partition(": ")[0] for line in after] == ["finetuning, order 0"] * 2  # a log of what is finished
+    assert first == "dmc: the last group has 2 classes"
+    assert [line.rpartition(": ")[0] for line in after] == ["dmc: finetuning, order 0"] * 2  # a log of what is finished
     assert [line.partition(" of ")[2] for line in after] == ["4 classes", "6 classes"]
     assert dmc(*command, "--group-size", 3).code == 2
 
@@ -193,7 +193,7 @@ def test_a_plain_folder_of_classes_is_a_stream(dmc: Dmc, tmp_path: Path) -> None
     assert (again.code, again.out) == (0, said.out), again.err
     (tmp_path / "away").rename(tmp_path / "pets")
     said = dmc(*command, "--methods", "dmc", "-o", tmp_path / "c")
-    assert (said.code, "say where they are, --set aux=FOLDER" in said.err) == (2, True)
+    assert (said.code, "say where they are, aux=FOLDER" in said.err) == (2, True)
     write_images(tmp_path / "pets" / "aux", 10, seed=9)  # is no class
     said = dmc(*command, "--methods", "dmc", "--order", 3, "-o", tmp_path / "c", "--json")
     assert (said.code, json.loads(said.out)["dmc"]["classes"]) == (0, [2, 4]), said.err

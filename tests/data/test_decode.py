@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +14,7 @@ import torch
 from PIL import Image
 
 from dmc.data.augment import pad_crop_flip
-from dmc.data.decode import CenterCrop, decode, decode_or_skip
+from dmc.data.decode import CenterCrop, decode, decode_or_skip, decoded
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record
 from dmc.errors import DmcError
@@ -131,3 +134,36 @@ def test_crops_are_windows_of_the_padded_image_and_half_are_mirrored() -> None:
     assert 150 < mirrored < 250
     torch.manual_seed(0)
     assert all(windows[crop.contiguous().numpy().tobytes()] == "plain" for crop in pad_crop_flip(images, 1, flip=False))
+
+
+def test_a_huge_jpeg_is_decoded_in_threads_while_pillow_keeps_its_limit() -> None:
+    """200 million pixels, more than Pillow opens by itself; the host's limit and filters are the same all the time."""
+    seen = []
+
+    class Watched(CenterCrop):
+        def __call__(self, image: Image.Image) -> torch.Tensor:
+            seen.append((Image.MAX_IMAGE_PIXELS, list(warnings.filters)))
+            return super().__call__(image)
+
+    huge = encoded(Image.new("L", (20_000, 10_000), 128), "JPEG", quality=1)
+    with pytest.raises(Image.DecompressionBombError):
+        Image.open(io.BytesIO(huge.image))  # type: ignore[arg-type]
+    before = (Image.MAX_IMAGE_PIXELS, list(warnings.filters))
+    shapes = [None if pixels is None else pixels.shape for _, pixels in decoded([huge] * 4, Watched(8))]
+    assert shapes == [(3, 8, 8)] * 4
+    assert seen == [before] * 4
+    assert (Image.MAX_IMAGE_PIXELS, list(warnings.filters)) == before
+
+
+def test_other_formats_keep_to_the_limit_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(DmcError, match=r"test: cannot be read: .* exceeds limit of 200 pixels"):
+        decode(encoded(Image.new("L", (20, 20)), "PNG"), CenterCrop(8))
+
+
+def test_importing_changes_nothing_of_the_host() -> None:
+    code = (
+        "import warnings, torch\nfrom PIL import Image\nbefore = Image.MAX_IMAGE_PIXELS, list(warnings.filters)\n"
+        "import dmc.data.decode\nassert (Image.MAX_IMAGE_PIXELS, list(warnings.filters)) == before"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

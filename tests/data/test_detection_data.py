@@ -62,13 +62,13 @@ def test_a_size_that_is_not_the_images_is_found_out(tmp_path: Path) -> None:
         next(loader.in_order(1))
 
 
-def test_boxes_outside_are_cut_and_empty_ones_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_boxes_outside_are_cut_and_empty_ones_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     inside, outside = voc_object("cat", -4, 20, 20, 90), voc_object("cat", 60, 1, 70, 9)
     source = open_annotated(voc_with(tmp_path, inside + outside + voc_object("cat", 9, 9, 8, 20)))
     objects = only(source).objects
     assert objects is not None
     assert objects.boxes_M4.tolist() == [[0, 19, 20, 30]]
-    assert "2 boxes cover nothing of their image and are left out (first: " in capsys.readouterr().err
+    assert "2 boxes cover nothing of their image and are left out (first: " in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,9 @@ def test_classes_of_scenes_are_renamed_and_left_out(caplog: pytest.LogCaptureFix
         ["Tabby", "Persian", "dog"],
         [AnnotatedImage(s.image, s.objects._replace(labels_M=m)) for s, m in one_each],
     )
-    with pytest.raises(DmcError, match="sure does not know 3 of the 3 classes in pets: 'Tabby', 'Persian', 'dog'; -"):
+    with pytest.raises(
+        DmcError, match="sure does not know 3 of the 3 classes in pets: 'Tabby', 'Persian', 'dog'; known leaves"
+    ):
         evaluate(sure("cat"), pets)
     found = evaluate(sure("cat"), pets, rename={"tabby": "cat", "Persian": "Cat"}, known=True)
     assert (found.images, list(found.per_class), found.per_class["cat"].objects) == (4, ["cat"], 3)

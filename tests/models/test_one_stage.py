@@ -13,6 +13,7 @@ import dmc
 from dmc.errors import DmcError
 from dmc.models.blueprint import create_detector
 from dmc.models.detector import Detector
+from tests.conftest import load_detector
 from tests.detectors import TINY, untrained
 
 
@@ -27,7 +28,7 @@ def test_torchvisions_detectors_are_teachers(name: str, monkeypatch: pytest.Monk
         if name == "retinanet_resnet50_fpn" and isinstance(norm, nn.BatchNorm2d):
             norm.eps = 0  # which torchvision does when it loads the weights
     monkeypatch.setattr("dmc.models.load_detector.fetched", lambda *_: theirs.state_dict())
-    ours = Detector.load(f"torchvision:{name}").keep(["zebra", "person"])
+    ours = load_detector(f"torchvision:{name}").keep(["zebra", "person"])
     side = ours.transform.blank().shape[-1]
     images = torch.randint(0, 256, (1, 3, side, side), dtype=torch.uint8)
     with torch.no_grad():
@@ -80,7 +81,7 @@ def test_layers_that_stay_as_they_are_do_so_after_loading(tmp_path: Path) -> Non
 
     save_file(timm.create_model("test_resnet").state_dict(), tmp_path / "w.safetensors")
     fresh = Detector.untrained(TINY, "ab", weights=str(tmp_path / "w.safetensors"))
-    loaded = Detector.load(fresh.save(tmp_path / "d"))
+    loaded = load_detector(fresh.save(tmp_path / "d"))
     free = [
         [n for n, p in d.module.named_parameters() if p.requires_grad] for d in (fresh, loaded, loaded.widened("c"))
     ]
@@ -125,7 +126,7 @@ def test_a_small_detectors_state_dict_loads_with_its_settings(tmp_path: Path) ->
     names = tmp_path / "names.txt"
     names.write_text("a\nb\n")
     spec = f"{tmp_path / 'd.pth'},arch=retinanet:timm/test_resnet,width=16,depth=1,norm=batch,classes={names}"
-    loaded = Detector.load(f"{spec},size=128")
+    loaded = load_detector(f"{spec},size=128")
     assert loaded.preprocessing.size == 128
     images = torch.randint(0, 256, (1, 3, 64, 64), dtype=torch.uint8)
     torch.testing.assert_close(loaded.answers(images).logits_NAK, detector.answers(images).logits_NAK)

@@ -20,8 +20,7 @@ from dmc.data.open import open_images
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
 from dmc.models.cifar_resnet import register_with_timm
-from dmc.models.specialist import Specialist
-from tests.conftest import SMALL, tiny, write_images
+from tests.conftest import SMALL, load_specialist, tiny, write_images
 
 IMAGES = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
@@ -29,7 +28,7 @@ IMAGES = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8, generator=torc
 def test_a_folder_gives_the_same_model_back(tmp_path: Path) -> None:
     first = tiny(["cat", "dog", "owl"])
     first.provenance = {"made by": "a test"}
-    second = Specialist.load(first.save(tmp_path / "m"))
+    second = load_specialist(first.save(tmp_path / "m"))
     assert second.names == ("cat", "dog", "owl")
     assert second.preprocessing == first.preprocessing
     assert (second.arch, second.output, second.provenance) == (first.arch, first.output, first.provenance)
@@ -40,7 +39,7 @@ def test_a_folder_gives_the_same_model_back(tmp_path: Path) -> None:
 
 def test_a_subset_survives_saving(tmp_path: Path) -> None:
     whole = tiny("abcd")
-    part = Specialist.load(whole.keep("db").save(tmp_path))
+    part = load_specialist(whole.keep("db").save(tmp_path))
     assert part.names == ("b", "d")
     assert torch.equal(part.logits(IMAGES), whole.logits(IMAGES)[:, [1, 3]])
     assert part.keep("d").names == ("d",)
@@ -139,7 +138,7 @@ def test_state_dicts_come_out_of_their_usual_wrappings(tmp_path: Path, wrapping:
     if wrapping == 3:
         save_file(content["state_dict"], tmp_path / "w.safetensors")
     path = tmp_path / ("w.safetensors" if wrapping == 3 else "w.pth")
-    loaded = Specialist.load(path, arch="cifar_resnet8", classes=["a", "b"], preprocessing=SMALL)
+    loaded = load_specialist(path, arch="cifar_resnet8", classes=["a", "b"], preprocessing=SMALL)
     assert torch.equal(loaded.logits(IMAGES), trained.logits(IMAGES))
 
 
@@ -149,7 +148,7 @@ def test_a_state_dict_as_text_with_half_precision_weights(tmp_path: Path) -> Non
     save_file(halves, tmp_path / "w.safetensors")
     (tmp_path / "names.txt").write_text("cat\ndog\n")
     spec = f"{tmp_path}/w.safetensors,arch=cifar_resnet8,classes={tmp_path}/names.txt,size=16,mean=0.5/0.5/0.5"
-    loaded = Specialist.load(spec)
+    loaded = load_specialist(spec)
     assert loaded.names == ("cat", "dog")
     assert loaded.preprocessing == Preprocessing(16, mean=(0.5, 0.5, 0.5))
     assert next(loaded.module.parameters()).dtype == torch.float32
@@ -159,7 +158,7 @@ def test_a_grey_state_dict(tmp_path: Path) -> None:
     grey = Preprocessing(16, (0.5,), (0.5,))
     trained = dmc.Specialist.untrained("cifar_resnet8", "ab", grey)
     torch.save(trained.module.state_dict(), tmp_path / "w.pt")
-    loaded = Specialist.load(tmp_path / "w.pt", "cifar_resnet8", ["a", "b"], grey)
+    loaded = load_specialist(tmp_path / "w.pt", "cifar_resnet8", ["a", "b"], grey)
     assert torch.equal(loaded.logits(IMAGES), trained.logits(IMAGES))
 
 
@@ -206,7 +205,7 @@ def test_folders_that_are_not_models_say_so(tmp_path: Path) -> None:
     with pytest.raises(DmcError, match=r"is not a model folder: it has no config\.json"):
         dmc.load(tmp_path)
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(DmcError, match="holds a run that is not finished: the same command with --resume continues it"):
+    with pytest.raises(DmcError, match="holds a run that is not finished: resume it first"):
         dmc.load(tmp_path)
     bare = {"architecture": "cifar_resnet8", "num_classes": 2, "pretrained_cfg": {"input_size": [3, 16, 16]}}
     (tmp_path / "config.json").write_text(json.dumps(bare))
@@ -240,7 +239,7 @@ def test_a_hub_model_is_a_saved_folder_that_was_downloaded(tmp_path: Path, monke
     fill_hub_cache(tmp_path / "cache", "me/mine", {p.name: p for p in folder.iterdir() if p.name != "README.md"})
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    loaded = Specialist.load("hf-hub:me/mine")
+    loaded = load_specialist("hf-hub:me/mine")
     assert loaded.name == "hf-hub:me/mine"
     assert torch.equal(loaded.logits(IMAGES), saved.logits(IMAGES))
     with pytest.raises(DmcError, match="cannot get hf-hub:me/other") as error:
@@ -256,7 +255,7 @@ def test_a_timm_model_brings_imagenet_names_and_its_preprocessing(
     fill_hub_cache(tmp_path, "timm/test_resnet.r160_in1k", {"model.safetensors": tmp_path / "w.safetensors"})
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    loaded = Specialist.load("timm:test_resnet")
+    loaded = load_specialist("timm:test_resnet")
     assert len(loaded.names) == 1000
     assert loaded.names[0] == "tench, Tinca tinca"
     assert {"crane", "crane (2)"} <= set(loaded.names)
@@ -272,7 +271,7 @@ def test_a_torchvision_model_brings_its_categories(tmp_path: Path, monkeypatch: 
     (tmp_path / "hub" / "checkpoints").mkdir(parents=True)
     torch.save(module.state_dict(), tmp_path / "hub" / "checkpoints" / weights.url.rsplit("/", 1)[1])
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    loaded = Specialist.load("torchvision:squeezenet1_1")
+    loaded = load_specialist("torchvision:squeezenet1_1")
     assert loaded.names[0] == "tench"
     assert loaded.preprocessing.crop_pct == 0.875
     assert torch.equal(loaded.module(torch.ones(1, 3, 64, 64)), module(torch.ones(1, 3, 64, 64)))
@@ -284,7 +283,7 @@ def test_a_torchvision_model_brings_its_categories(tmp_path: Path, monkeypatch: 
 
 def test_the_real_pretrained_network_answers_as_timm_does(real_data: Path, tmp_path: Path) -> None:
     """timm's own transform and ours differ in rounding only, so nearly all answers must be the same."""
-    loaded = Specialist.load(
+    loaded = load_specialist(
         real_data / "weights" / "tf_efficientnet_lite0.safetensors",
         arch="tf_efficientnet_lite0",
         classes="imagenet-1k",

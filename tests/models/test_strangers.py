@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 import dmc as library
 from dmc.errors import DmcError
-from dmc.models.specialist import Specialist
 from dmc.models.weights import fill, read_weights
-from tests.conftest import Answer, tiny, write_images
+from tests.conftest import Answer, load_specialist, tiny, write_images
 from tests.test_cli import bad
 
 Dmc = Callable[..., Answer]
@@ -106,7 +105,7 @@ def test_public_checkpoints_load_as_they_are(
 ) -> None:
     network = public_resnet((depth - 2) // 6, 10)
     path = saved(network, tmp_path / f"resnet{depth}-12fca82f.th", _use_new_zipfile_serialization=zipped)
-    loaded = Specialist.load(f"{path},arch=resnet{depth},classes={names_file(tmp_path, 10)}")
+    loaded = load_specialist(f"{path},arch=resnet{depth},classes={names_file(tmp_path, 10)}")
     same_answers(loaded, network)
     assert loaded.arch == f"cifar_resnet{depth}"
     assert not caplog.messages  # these names are understood, and nothing is guessed
@@ -117,7 +116,7 @@ def test_usual_names_are_understood_whatever_the_order(tmp_path: Path) -> None:
     network = public_resnet(3, 10)
     renamed = {key.replace("linear", "fc"): value for key, value in network.state_dict().items()}
     save_file(renamed, tmp_path / "w.safetensors")
-    loaded = Specialist.load(tmp_path / "w.safetensors", "resnet20", [str(i) for i in range(10)])
+    loaded = load_specialist(tmp_path / "w.safetensors", "resnet20", [str(i) for i in range(10)])
     same_answers(loaded, network)
 
 
@@ -163,7 +162,7 @@ def test_tensors_that_agree_in_all_but_name_are_taken_in_order(dmc: Dmc, tmp_pat
     )
     assert "'part0.weight' for 'conv1.weight'" in said.err
     assert said.err.count("\n") == 1
-    loaded = Specialist.load(spec)
+    loaded = load_specialist(spec)
     same_answers(loaded, network)
     bad(dmc("predict", spec.replace("names-10", "names-3"), image), "cannot read the class list")
     names_file(tmp_path, 3)
@@ -201,7 +200,7 @@ def test_order_alone_is_not_enough(tmp_path: Path, caplog: pytest.LogCaptureFixt
     save_file(foreign, tmp_path / "sorted.safetensors")
     for file in ("swapped.pth", "before.pth", "sorted.safetensors"):
         with pytest.raises(DmcError, match=r"does not fit cifar_resnet8: .*dmc\.Specialist\(module, classes"):
-            Specialist.load(tmp_path / file, "cifar_resnet8", [str(i) for i in range(10)])
+            load_specialist(tmp_path / file, "cifar_resnet8", [str(i) for i in range(10)])
     assert not caplog.messages
 
 
@@ -241,4 +240,4 @@ def test_zeros_in_another_place_are_another_network(tmp_path: Path) -> None:
     state = public_resnet(1, 10).state_dict()
     torch.save({k.replace("conv1", "conv_a") if "layer" in k else k: v for k, v in state.items()}, tmp_path / "w.pth")
     with pytest.raises(DmcError, match=r"'layer1\.0\.conv_a\.weight', shortcuts put all of their zeros behind"):
-        Specialist.load(tmp_path / "w.pth", "cifar_resnet8", [str(i) for i in range(10)])
+        load_specialist(tmp_path / "w.pth", "cifar_resnet8", [str(i) for i in range(10)])

@@ -13,8 +13,7 @@ import dmc as library
 from dmc.errors import DmcError
 from dmc.models.architectures import create
 from dmc.models.blueprint import is_detector
-from dmc.models.specialist import Specialist
-from tests.conftest import SMALL, Answer, tiny, write_images
+from tests.conftest import SMALL, Answer, load_specialist, tiny, write_images
 from tests.test_cli import QUICK, bad
 
 Dmc = Callable[..., Answer]
@@ -55,10 +54,10 @@ def test_a_module_is_saved_with_the_code_that_makes_it(tmp_path: Path, net: Path
     assert (folder / "net.py").read_text() == NET
     assert json.loads((folder / "config.json").read_text())["architecture"] == "net.py:make_network"
     net.unlink()
-    again = Specialist.load(folder, arch="net.py:make_network")
+    again = load_specialist(folder, arch="net.py:make_network")
     assert torch.equal(again.logits(PIXELS), mine.logits(PIXELS))
     assert again.fingerprint == mine.fingerprint
-    third = Specialist.load(f"{again.save(tmp_path / 'n')},arch={tmp_path}/n/net.py:make_network,output=sigmoid")
+    third = load_specialist(f"{again.save(tmp_path / 'n')},arch={tmp_path}/n/net.py:make_network,output=sigmoid")
     assert (third.output, third.fingerprint == mine.fingerprint) == ("sigmoid", False)
     assert torch.equal(third.logits(PIXELS), mine.logits(PIXELS))
 
@@ -71,7 +70,7 @@ def test_code_in_a_folder_is_not_run_by_surprise(
     image = write_images(tmp_path / "images", 1) / "000.png"
     bad(dmc("predict", folder, image), f"name it to run it: {folder},arch=net.py:make_network")
     with pytest.raises(DmcError, match="is made by code"):
-        Specialist.load(folder)
+        load_specialist(folder)
     bad(dmc("predict", f"{folder},arch=cifar_resnet8", image), "is made by net.py:make_network, not by cifar_resnet8")
     assert not was_run(folder)
     assert dmc("predict", f"{folder},arch=net.py:make_network", image).code == 0
@@ -99,7 +98,7 @@ def test_an_own_network_goes_all_the_way(dmc: Dmc, tmp_path: Path, net: Path, au
     assert said.code == 0, said.err
     assert (tmp_path / "m" / "net.py").read_text() == NET
     merged = f"{tmp_path}/m,arch=net.py:make_network"
-    assert Specialist.load(merged).names == ("x", "y", "z", "a", "b")
+    assert load_specialist(merged).names == ("x", "y", "z", "a", "b")
     write_images(tmp_path / "new" / "p", 4)
     write_images(tmp_path / "new" / "q", 4)
     said = dmc("learn", merged, tmp_path / "new", "--aux", aux_folder, "-o", tmp_path / "n", "--specialist-epochs", 1,

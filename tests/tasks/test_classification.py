@@ -140,9 +140,7 @@ def test_evaluation_matches_classes_by_name_and_counts_each(labeled_folder: Path
     assert (said_red.accuracy, said_red.images, said_red.skipped) == (0.5, 32, 0)
     said_other = dmc.evaluate(dmc.Specialist(Answer(), ["red", "blue", "green"], SMALL), labeled_folder)
     assert said_other.accuracy == 0.0  # single-head: a class that is not in the data may win
-    with pytest.raises(
-        DmcError, match=r"tiny-0 does not know 2 of the 2 classes in .*labeled: 'green', 'red'; --known"
-    ):
+    with pytest.raises(DmcError, match=r"tiny-0 does not know 2 of the 2 classes in .*labeled: 'green', 'red'; known"):
         dmc.evaluate(tiny("ab"), labeled_folder)
 
 

@@ -38,7 +38,7 @@ from dmc.models.detector import IMAGENET, MIN_SCORE, Detector, suppressed
 from dmc.tasks.detector_consolidation import DetectionDistillation, DetectorConsolidation
 from dmc.training.detection import Detection
 from dmc.training.loop import Objective
-from tests.conftest import Answer, tiny
+from tests.conftest import Answer, load_detector, tiny
 from tests.detectors import TINY, untrained
 
 Dmc = Callable[..., Answer]
@@ -313,7 +313,7 @@ def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled:
         said = dmc(*command, "--val", val)
         assert said.code == 0, said.err
         assert ("held-out mAP" in said.out) == (name == "rg")
-    tested = evaluate(Detector.load(tmp_path / "rg"), f"{squares},split=val", keep=["red", "green"])
+    tested = evaluate(load_detector(tmp_path / "rg"), f"{squares},split=val", keep=["red", "green"])
     line = f"{tested.mean:.1%} on 20 images ({squares} (val))"
     assert f"- held-out mAP: {line}" in (tmp_path / "rg" / "README.md").read_text()
     said = dmc("check", tmp_path / "rg", tmp_path / "b", "--aux", unlabeled, "--weights", "random")

@@ -5,7 +5,7 @@ What a data set is, how large and where from is data, in recipes/datasets.yaml.
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.resources import files
@@ -19,6 +19,8 @@ from dmc.bench import readers
 from dmc.data.sources import FolderImages
 from dmc.data.tables import ParquetImages
 from dmc.errors import DmcError, first_line
+
+log = logging.getLogger("dmc")
 
 
 class Archive(BaseModel):
@@ -115,9 +117,9 @@ def missing(name: str, root: Path | None) -> str:
         wanted = f"{FOLDERS[name].folder}/ with {' and '.join(FOLDERS[name].needed)}"
     else:
         wanted = " or ".join(" and ".join(layout.patterns) for layout in LAYOUTS[name]).replace("**/", "")
-    where = f"under {root}" if root else "under a data root (--data-root, or DMC_DATA)"
+    where = f"under {root}" if root else "under a data root, which is not given"
     hub = f"; parquet copy: hf-hub {about.hub}" if about.hub else ""
-    fetch = "; --download fetches it" if about.archives or about.hub else ""
+    fetch = "; it can be downloaded" if about.archives or about.hub else ""
     return f"{about.title} is missing: put {wanted} {where} ({about.size}, from {about.page}{hub}){fetch}"
 
 
@@ -133,12 +135,12 @@ def download(names: Iterable[str], root: Path | None) -> None:
     from torchvision.datasets.utils import download_and_extract_archive, download_url
 
     if root is None:
-        raise DmcError("--download needs to know where to: give --data-root (or set DMC_DATA)")
+        raise DmcError("a download needs a data root to go to, and none is given")
     for name in names:
         about = DATASETS[name]
         if _there(name, root):
             continue
-        print(f"fetching {about.title}, {about.size}, into {root}", file=sys.stderr)
+        log.info(f"fetching {about.title}, {about.size}, into {root}")
         try:
             for archive in about.archives:
                 plain = archive.url.endswith(".mat")

@@ -11,8 +11,8 @@ Recipes of one profile may share DIR: what one of them has made, the others find
 from __future__ import annotations
 
 import json
+import logging
 import re
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -41,6 +41,7 @@ from dmc.tasks.detector_consolidation import consolidate
 from dmc.training import detection as training
 from dmc.training.run_folder import made
 
+log = logging.getLogger("dmc")
 Kind = Literal["old", "new", "oracle", "finetuning", "shmelkov", "inference-twice", "dmc"]
 
 
@@ -89,7 +90,7 @@ class DetectionRecipe(BaseModel):
         return [profile.data, *(["coco2017"] if pools & {"coco-others", "coco-exclusive"} else [])]
 
     def listed(self, profile: DetectionProfile) -> dict[str, Any]:
-        """What `--list` shows."""
+        """Describe the recipe in words and numbers."""
         shown = self.at(profile.name)
         return {
             "title": shown.title,
@@ -319,7 +320,7 @@ class DetectionReproduction:
             for label in recipe.rows:
                 measured = bench.result(recipe.plan(label))
                 said = measured.get("failed") or f"{_mean(measured['per_class'].values()):.1%} mAP"
-                print(f"{', '.join(filter(None, [split, label, f'seed {seed}']))}: {said}", file=sys.stderr)
+                log.info(f"{', '.join(filter(None, [split, label, f'seed {seed}']))}: {said}")
                 alike = (recipe.old, recipe.new) == (self.recipe.old, self.recipe.new)  # or other groups, other numbers
                 paper = of_paper.get((split, label), {}) if alike else {}
                 found.append({"setting": split, "seed": seed, "row": label, **measured, "published": paper})

@@ -13,6 +13,7 @@ from PIL import Image
 from dmc.bench.digits import digits, letters
 from dmc.data.annotations import AnnotatedImage, DetectionImages
 from dmc.data.sources import Objects, Source
+from dmc.extras import require_extra
 from dmc.progress import progress
 
 SIDE = 96  # of a scene
@@ -101,6 +102,7 @@ def _background(draw: random.Random) -> Image.Image:
 
 @cache
 def _photograph(name: str) -> Image.Image:
+    require_extra("demo", "skimage")
     import skimage.data
 
     return Image.fromarray(getattr(skimage.data, name)()).convert("RGB")

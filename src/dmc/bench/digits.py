@@ -12,6 +12,7 @@ import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
 from dmc.data.sources import ArrayImages
+from dmc.extras import require_extra
 from dmc.progress import progress
 
 CANVAS = 32  # the digits were scanned at 32x32 and reduced to 8x8 by counting ink in 4x4 blocks; so are the letters
@@ -20,6 +21,7 @@ LETTER_FONTS = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono", "STIXGeneral", "c
 
 def digits(seed: int, test: bool) -> ArrayImages:
     """The training or the test part (30%) of 1,797 handwritten digits, 8x8, classes "0" to "9"."""
+    require_extra("demo", "sklearn")
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -65,6 +67,7 @@ def _letter(draw: random.Random) -> npt.NDArray[np.uint8]:
 
 @cache
 def _font_files() -> tuple[Path, ...]:
+    require_extra("demo", "matplotlib")
     import matplotlib
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import csv
 import gzip
+import logging
 import re
-import sys
 import zlib
 from collections.abc import Callable, Iterator
 from importlib.resources import files
@@ -23,7 +23,9 @@ import numpy.typing as npt
 from dmc.data.sources import UNLABELED, ArrayImages, Record, Source, permuted
 from dmc.data.tables import ParquetImages
 from dmc.errors import DmcError, first_line
+from dmc.extras import require_extra
 
+log = logging.getLogger("dmc")
 WITHOUT_CIFAR = 1_082_340  # images that the paper counts in ImageNet32x32 without the CIFAR-100 classes
 IMAGENET = 1_281_167  # images of the whole of it
 
@@ -110,10 +112,9 @@ class DownsampledImageNet(Source):
 def _compare_count(kept: int, total: int) -> None:
     """With the paper's, when all of ImageNet32x32 is there."""
     if total == IMAGENET and kept != WITHOUT_CIFAR:
-        print(
+        log.warning(
             f"ImageNet32x32 without CIFAR-100's classes has {kept:,} images here, {WITHOUT_CIFAR:,} in the paper, "
-            "which did not publish its list of classes; the one here is stricter",
-            file=sys.stderr,
+            "which did not publish its list of classes; the one here is stricter"
         )
 
 
@@ -150,6 +151,7 @@ def mnist(images: list[Path]) -> Splits:
 
 
 def svhn(files_: list[Path]) -> Splits:
+    require_extra("bench", "scipy")
     from scipy.io import loadmat
 
     try:
@@ -199,7 +201,7 @@ def cub(classes: list[Path]) -> Splits:
 
 
 def cub_table(train: list[Path], test: list[Path]) -> Splits:
-    print("of a hub copy of CUB-200 whole images are used, not the birds' boxes as in the paper", file=sys.stderr)
+    log.warning("of a hub copy of CUB-200 whole images are used, not the birds' boxes as in the paper")
     return table()(train, test)
 
 

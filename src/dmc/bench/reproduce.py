@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,7 @@ from dmc.models.load import load
 from dmc.recipes.profile import Profile, load_profile
 from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, load_recipes, parsed_variants, published
 
+log = logging.getLogger("dmc")
 OF_SPECIALISTS = ("arch", "weights", "preprocessing", "overlap", "specialist")  # all that they depend on
 Row = dict[str, Any]  # setting, row, orders, and for each column what was measured and what was published
 
@@ -96,7 +97,7 @@ class Reproduction:
             except DmcError as error:
                 if not self.skip_missing:
                     raise
-                print(f"{setting} is left out: {error}", file=sys.stderr)
+                log.warning(f"{setting} is left out: {error}")
                 del ready[setting]
                 continue
             if ready[setting].profile.overlap and len(stream.groups) != 2:
@@ -149,7 +150,7 @@ def recipe_job(
     require_known("recipe", name, [*classifiers, *detectors])
     if name in detectors:
         if added or also or skip_missing:
-            raise DmcError(f"{name} is about detectors: --methods, --also and --skip-missing are for classifiers")
+            raise DmcError(f"{name} is about detectors: more methods or settings, or missing data, are for classifiers")
         settings = load_detection_profile(profile)
         return DetectionReproduction(name, detectors[name], settings, orders or 1, folder, data_root)
     variants = parsed_variants(also)
@@ -158,7 +159,7 @@ def recipe_job(
 
 
 def known_recipes(profile: str) -> dict[str, dict[str, Any]]:
-    """What `--list` shows."""
+    """Describe every recipe by name."""
     found = {name: listed(recipe, profile) for name, recipe in load_recipes().items()}
     settings = load_detection_profile(profile)
     return found | {name: recipe.listed(settings) for name, recipe in load_detection_recipes().items()}
@@ -172,7 +173,7 @@ def needed_data(recipe: Recipe, profile: str, also: Mapping[str, Changes] | None
 
 
 def listed(recipe: Recipe, profile: str) -> dict[str, Any]:
-    """What `--list` shows of a recipe."""
+    """Describe a recipe: what it compares, and the data that it needs."""
     shown = recipe.at(profile)
     default = load_profile(profile, recipe.stream)
     return {
@@ -189,7 +190,7 @@ def listed(recipe: Recipe, profile: str) -> dict[str, Any]:
 def _weights(profile: Profile) -> dict[str, dict[str, str]]:
     if profile.weights != "imagenet":
         return {}
-    where = "the hub, fetched by timm; dmc bench takes a file: --set weights=FILE"
+    where = "the hub, fetched by timm; or a file, weights=FILE"
     return {f"{profile.arch} weights": {"what": f"{profile.arch} trained on ImageNet", "size": "0.5 GB", "from": where}}
 
 

@@ -11,8 +11,8 @@ DIR/tuning/                                           the same for two groups of
 from __future__ import annotations
 
 import json
+import logging
 import os
-import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
@@ -42,6 +42,7 @@ from dmc.seeds import seed_for
 from dmc.training.run_folder import made
 from dmc.training.supervised import fit_labeled
 
+log = logging.getLogger("dmc")
 MADE, GROUPS = "made.json", "groups.json"
 FACTORS = (0.01, 0.1, 1, 10, 100)  # of the usual strength, tried by `tune`
 
@@ -93,7 +94,7 @@ class Bench:
             for method in methods:
                 reason = self.run_cell(method, order)
                 if reason:
-                    print(f"{method.name}, order {order}: {reason}", file=sys.stderr)
+                    log.warning(f"{method.name}, order {order}: {reason}")
 
     def complete(self, methods: Sequence[Method], orders: Iterable[int]) -> bool:
         """Nothing is left to run, so no data is needed."""
@@ -102,21 +103,21 @@ class Bench:
     def require_runnable(self, methods: Sequence[Method]) -> None:
         """What would go wrong in every cell should do so before anything trains."""
         if not methods:
-            raise DmcError("no method is named: give --methods, or leave it out for all")
+            raise DmcError("no method is named; all stands for every one")
         with_aux = any(method.uses_aux for method in methods)
         require(needed_data(self.stream, self.profile, with_aux), self.data_root)
         stream = self.open(0, with_aux)
         first, last = stream.groups[0], stream.groups[-1]
         if len(stream.groups) < 2:
-            raise DmcError(f"all {len(first)} classes are in the first group: choose a smaller --group-size")
+            raise DmcError(f"all {len(first)} classes are in the first group: choose smaller groups")
         demanding = [method.name for method in methods if len(last) < method.least_classes]
         if demanding:
             raise DmcError(
                 f"the last group has one class, and {', '.join(demanding)} would train a softmax on it alone: "
-                "choose another --group-size, or leave them out"
+                "choose groups of another size, or leave them out"
             )
         if len(last) != len(first):
-            print(f"the last group has {counted(last)}", file=sys.stderr)
+            log.info(f"the last group has {counted(last)}")
         Specialist.untrained(self.profile.arch, first, self.profile.preprocessing, weights=self.profile.weights)
 
     def run_cell(self, method: Method, order: int) -> str:
@@ -159,7 +160,7 @@ class Bench:
                 np.save(file, matrix)
             write_text(place / MADE, json.dumps(made(started), indent=2) + "\n")
             share = matrix.trace() / matrix.sum()
-            print(f"{method.name}, order {order}: {share:.1%} of {len(matrix)} classes", file=sys.stderr)
+            log.info(f"{method.name}, order {order}: {share:.1%} of {len(matrix)} classes")
 
     def strength(self, method: Method, order: int) -> float:
         if method.name in self.strengths:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,6 +17,7 @@ from dmc.data.sources import Kept, Source, Unlabeled, held_out, sampled
 from dmc.errors import DmcError, nearest
 from dmc.recipes.profile import Profile
 
+log = logging.getLogger("dmc")
 USUAL_GROUP = {"digits": 2}  # classes that arrive at a time, where nothing else is said; elsewhere 10
 BENCHMARKS = {"icifar100": "cifar100", "cub200": "cub200"}  # streams and their data sets
 ICARL_SEED = 1993  # order 0 is iCaRL's; order k has seed 1993 + k
@@ -41,7 +42,7 @@ class ClassStream:
             return None
         images, wanted = Unlabeled(self.all_aux), self.aux_images or len(self.all_aux)
         if wanted > len(images):
-            print(f"{images.name} has {len(images):,} images, not {wanted:,}: all of them are used", file=sys.stderr)
+            log.warning(f"{images.name} has {len(images):,} images, not {wanted:,}: all of them are used")
         return sampled(images, wanted) if wanted < len(images) else images
 
     def so_far(self, i: int) -> tuple[str, ...]:
@@ -130,7 +131,7 @@ def _aux(stream: str, wanted: str | None, data_root: Path | None) -> Source:
     if stream == "digits":
         return letters(8000, 0)
     if not _part(stream, "aux").exists():
-        raise DmcError(f"{stream} has no auxiliary images (aux/): say where they are, --set aux=FOLDER")
+        raise DmcError(f"{stream} has no auxiliary images (aux/): say where they are, aux=FOLDER")
     return open_images(_part(stream, "aux"))
 
 

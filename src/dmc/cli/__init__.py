@@ -3,8 +3,10 @@
 import json
 import logging
 import os
+import shlex
 import signal
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -184,11 +186,11 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """The whole story, offline: merge two digit specialists, or two digit detectors, by looking at letters."""
-    from dmc.demos import DEMOS
+    from dmc.demos import classification, detection
 
-    story = DEMOS[task]
-    folder = out or Path(story.folder)
-    rows = story.run(seed, folder)
+    story = {"classify": classification, "detect": detection}[task]
+    folder = out or Path(story.FOLDER)
+    rows = story.run_demo(seed, folder)
     if as_json:
         print(json.dumps(story.as_dict(rows), indent=2))
         return
@@ -240,7 +242,8 @@ def bench(
     if not comparison.complete(chosen, wanted):
         comparison.require_runnable(chosen)
     comparison.run_all(chosen, wanted)
-    rows, table = report(comparison, f"{profile} with {', '.join(settings)}" if settings else profile)
+    ran_as = f"{profile} with {', '.join(settings)}" if settings else profile
+    rows, table = report(comparison, ran_as, typed_command())
     print(json.dumps(rows, indent=2) if as_json else table)
 
 
@@ -284,9 +287,14 @@ def reproduce(
         job.download()
     rows = job.run()
     table = report(job, rows)
-    write_text(job.folder / f"{name}-{profile}.md", f"{table}\n\n{footnote(job.made(rows))}\n")
+    write_text(job.folder / f"{name}-{profile}.md", f"{table}\n\n{footnote(job.made(rows), typed_command())}\n")
     write_text(job.folder / f"{name}-{profile}.json", json.dumps(rows, indent=2) + "\n")
     print(json.dumps(rows, indent=2) if as_json else table)
+
+
+def typed_command() -> str:
+    """Give the command as it can be typed again."""
+    return shlex.join(["dmc", *sys.argv[1:]])
 
 
 def announce(model: "Model", out: Path) -> None:
@@ -333,6 +341,7 @@ def show_notices() -> None:
 def main() -> None:
     """Every error is one line, and exit status 2; `dmc` alone shows what there is."""
     show_notices()
+    warnings.filterwarnings("ignore", module="PIL")  # odd EXIF data and the like: the pixels are what counts
     try:
         sys.exit(app(prog_name="dmc", standalone_mode=False))
     except typer.TyperException as error:  # an option or a verb that is not there, a value that does not fit

@@ -64,7 +64,7 @@ def _option(name: str, field: FieldInfo) -> Any:
     default = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
     usual = extra["usual"] or ("" if default in ("None", "False") else default)
     limits = {kind: getattr(limit, kind) for limit in field.metadata for kind in ("ge", "le") if hasattr(limit, kind)}
-    flag = extra["flag"] or f"--{name.replace('_', '-')}"
+    flag = f"--{extra['flag'] or name.replace('_', '-')}"
     if field.annotation in (bool, bool | None) and field.default is not False:  # else there is nothing to switch off
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     kind: Any = str if field.annotation == int | float | str | None else field.annotation

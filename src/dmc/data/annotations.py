@@ -7,7 +7,7 @@ the box; here a box lies between pixel borders, counted from 0, so VOC's left an
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +19,12 @@ from PIL import Image
 from pydantic import BaseModel, Field, ValidationError
 
 from dmc.classes import Classes, ClassUnion
-from dmc.data.decode import upright_size
+from dmc.data.decode import open_image, upright_size
 from dmc.data.sources import UNLABELED, Objects, Record, Source, permuted
 from dmc.errors import DmcError, first_line
 from dmc.specs import refuse, split_spec
 
+log = logging.getLogger("dmc")
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Named = tuple[str, Box, bool]  # class, box, difficult
 Labeled = tuple[int, Box, bool]
@@ -224,9 +225,9 @@ def read_coco(path: Path) -> CocoFile:
 
 def _size_of(path: Path) -> tuple[int, int]:
     try:
-        with Image.open(path) as image:
+        with open_image(path) as image:
             return upright_size(image)
-    except OSError as error:
+    except (OSError, Image.DecompressionBombError) as error:
         raise DmcError(f"cannot read the size of {path}: {first_line(error)}") from None
 
 
@@ -241,7 +242,5 @@ def _annotated(found: Sequence[tuple[Path, tuple[int, int], list[Labeled]]]) -> 
         difficult_M = np.array([hard for _, _, hard in rows], dtype=bool)[real_M]
         scenes.append(AnnotatedImage(path, Objects(cut_M4[real_M], labels_M, difficult_M, width, height)))
     if dropped:
-        print(
-            f"{len(dropped)} boxes cover nothing of their image and are left out (first: {dropped[0]})", file=sys.stderr
-        )
+        log.warning(f"{len(dropped)} boxes cover nothing of their image and are left out (first: {dropped[0]})")
     return scenes

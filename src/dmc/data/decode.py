@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import logging
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
+from pathlib import Path
 from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 import torch
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
+from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
 from dmc.data.batch import Batch
@@ -27,14 +28,10 @@ RESAMPLING = {
     "bilinear": Image.Resampling.BILINEAR,
     "bicubic": Image.Resampling.BICUBIC,
 }
-warnings.filterwarnings("ignore", module="PIL")  # odd EXIF data and the like: the pixels are what counts
 log = logging.getLogger("dmc")
 T = TypeVar("T")
 MOST_SKIPPED = 0.1  # of the images seen so far; beyond this the source is not what the user thinks it is
-
-
 MOST_PIXELS = 2**28  # that an image may have when it is decoded, about 0.8 GB
-Image.MAX_IMAGE_PIXELS = None  # a JPEG of any size can be decoded at a fraction of it
 
 
 class DecodeError(DmcError):
@@ -107,6 +104,17 @@ def upright_rgb(image: Image.Image, at_least: int) -> Image.Image:
     return image.convert("RGB")
 
 
+def open_image(file: Path | BytesIO) -> Image.Image:
+    """Open an image without decoding it; `Image.MAX_IMAGE_PIXELS` limits all formats but JPEG.
+
+    A JPEG of any size can be decoded at a fraction of it, so it is opened by its own class, which knows no limit.
+    """
+    try:
+        return JpegImageFile(file)
+    except SyntaxError:  # another format
+        return Image.open(file)
+
+
 def opened(record: Record) -> Image.Image:
     """Not decoded yet, unless only a part of it is wanted: that is made square, so that all of it is seen."""
     if isinstance(record.image, np.ndarray):
@@ -114,7 +122,7 @@ def opened(record: Record) -> Image.Image:
     elif isinstance(record.image, Image.Image):
         image = record.image.copy()  # what is opened here is closed, too
     else:
-        image = Image.open(BytesIO(record.image) if isinstance(record.image, bytes) else record.image)
+        image = open_image(BytesIO(record.image) if isinstance(record.image, bytes) else record.image)
     if record.part is None:
         return image
     part = image.convert("RGB").crop(record.part)

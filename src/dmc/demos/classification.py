@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from dmc.bench.digits import digits, letters
@@ -13,15 +12,11 @@ from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
 from dmc.evaluation.classification import evaluate
 from dmc.models.specialist import Specialist
+from dmc.report.classification_demo import TITLES, Row, draw
 from dmc.tasks.classifier_consolidation import PAPER_FORM, consolidate
 from dmc.training.supervised import fit_labeled, train
 
-TITLES = {
-    "finetuning": "fine-tuning",
-    "dmc": "DMC",
-    "inference-twice": "both specialists",
-    "oracle": "joint training",
-}
+FOLDER = "dmc-demo"  # where nothing else is said
 OLD, NEW = tuple("01234"), tuple("56789")
 LETTERS = 8000
 ARCH = "cifar_resnet8"
@@ -29,18 +24,6 @@ PREPROCESSING = Preprocessing(size=8, mean=(0.3,), std=(0.37,))
 # Short schedules, so that two cores need less than a minute; a mirrored digit is no digit.
 LABELED = Schedule(epochs=30, shape="one-cycle", batch_size=64, weight_decay=5e-3, flip=False)
 UNLABELED = Schedule(epochs=12, shape="one-cycle", batch_size=64, flip=False)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the demo's table; accuracies are fractions."""
-
-    method: str
-    old: float
-    new: float
-    all: float
-    parameters: int
-    images_seen: int
 
 
 def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
@@ -66,8 +49,6 @@ def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
         _row("oracle", joint, test, labeled),
     ]
     if folder:
-        from dmc.report.classification_demo import draw
-
         draw(rows, [old_data, new_data, aux], folder / "demo.png")
     return rows
 

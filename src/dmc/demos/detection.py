@@ -15,6 +15,7 @@ from dmc.models.detector import Detector
 from dmc.tasks.detector_consolidation import consolidate
 from dmc.training.detection import train
 
+FOLDER = "dmc-demo-detect"  # where nothing else is said
 OLD, NEW = tuple("01234"), tuple("56789")
 ARCH = "retinanet:timm/test_resnet,width=32,depth=2,scale=2"
 SCENES, UNLABELED, TESTED = 1200, 2400, 300

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from dmc.metrics.average_precision import Detections
 from dmc.models.detector import MIN_SCORE, Detector, found_in
 from dmc.models.one_stage import Answers
 
+log = logging.getLogger("dmc")
 DEFAULT_CENTRING: Centring = "none"  # sigmoid logits are absolute log-odds: see docs/detection.md
 
 
@@ -35,10 +36,9 @@ class DetectorTeachers(TeacherGroup[Detector]):
         self.shapes_checked: set[torch.Size] = set()
         for teacher in detectors:
             if len(teacher.classes) == 1 and self.centring == "per-teacher":
-                print(
+                log.warning(
                     f"{teacher.name} has one class ({teacher.names[0]!r}): its normalised logit is always 0 (Eq. 4), "
-                    "so it teaches nothing about it",
-                    file=sys.stderr,
+                    "so it teaches nothing about it"
                 )
 
     @property

@@ -126,8 +126,8 @@ def require_known_classes(source: Source, classes: Classes, model: str) -> None:
         first = ", ".join(f"{name!r}{nearest(name, classes.names, ' (', ')')}" for name in unknown[:5])
         raise DmcError(
             f"{model} does not know {len(unknown)} of the {len(source.classes)} classes in {source.name}: "
-            f"{first}{', ...' if len(unknown) > 5 else ''}; --known leaves them out, "
-            "--rename OLD=NEW gives one the name that the model has for it"
+            f"{first}{', ...' if len(unknown) > 5 else ''}; known leaves them out, "
+            "rename OLD=NEW gives one the name that the model has for it"
         )
 
 

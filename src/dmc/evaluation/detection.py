@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,11 +21,15 @@ from dmc.data.loader import StreamLoader
 from dmc.data.sources import Objects, Record, Source
 from dmc.device import pick_device
 from dmc.distill.detector_teachers import DetectorTeachers
+from dmc.errors import DmcError
 from dmc.evaluation.classification import known_names, names_for_them, require_known_classes, say_left_out
+from dmc.extras import require_extra
 from dmc.files import without_nan
 from dmc.metrics.average_precision import AveragePrecision, Detections, average_precision
 from dmc.models.detector import MIN_SCORE, Detector
 from dmc.progress import progress
+
+log = logging.getLogger("dmc")
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class DetectionEvaluation:
     """As fractions: VOC's 11-point and area average precision of each class, and COCO's over all."""
 
     per_class: dict[str, AveragePrecision]
-    coco: float  # mean over overlaps 0.5, 0.55, ..., 0.95
+    coco: float  # mean over overlaps 0.5, 0.55, ..., 0.95; NaN: not available
     coco_50: float
     data: str  # which scenes
     images: int
@@ -68,7 +73,8 @@ class DetectionEvaluation:
             lines.append(f"{name:<{width}}  {shown}  {objects:7}")
         counted = f"of {self.images:,} images ({self.skipped} skipped)"
         lines.append(f"{'mean':<{width}}  {self.mean:8.1%}  {self.mean_area:7.1%}  {counted} in {self.data}")
-        return "\n".join([*lines, f"COCO AP {self.coco:.1%}, at overlap 0.5 {self.coco_50:.1%}"])
+        coco = "not available" if math.isnan(self.coco) else f"{self.coco:.1%}, at overlap 0.5 {self.coco_50:.1%}"
+        return "\n".join([*lines, f"COCO AP {coco}"])
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -131,7 +137,14 @@ def scaled(found: Detections, x: float, y: float) -> Detections:
 
 
 def coco_precision(found: Sequence[Detections], truth: Sequence[Objects], labels: Sequence[int]) -> tuple[float, float]:
-    """COCO's average precision, and that at overlap 0.5, by its own library; difficult objects are crowds there."""
+    """COCO's average precision, and that at overlap 0.5, by its own library; difficult objects are crowds there.
+
+    Without the library, and without objects that count, there is none: NaN."""
+    try:
+        require_extra("bench", "faster_coco_eval")
+    except DmcError as missing:
+        log.warning(f"COCO's average precision is not available: {missing}")
+        return math.nan, math.nan
     from faster_coco_eval import COCO, COCOeval_faster
 
     def xywh(box: Any) -> list[float]:

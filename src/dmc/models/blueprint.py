@@ -150,7 +150,9 @@ def _timm_pyramid(plan: Blueprint, weights: str | None) -> TimmPyramid:
     name = plan.backbone.removeprefix("timm/")
     try:
         overlay = {"state_dict": _whole(name, Path(weights))} if weights not in (None, "imagenet") else None
-        fetching = downloading(f"ImageNet weights of timm/{name}", hint="; give --weights FILE or random")
+        fetching = downloading(
+            f"ImageNet weights of timm/{name}", hint="; give a file of weights, or begin with random ones"
+        )
         # timm would list the classifier's weights, which a backbone does not need.
         with fetching if weights == "imagenet" and timm.is_model(name) else quiet("timm"):
             make = partial(
@@ -233,7 +235,9 @@ def _ssd(plan: Blueprint, num_classes: int, weights: str | None) -> nn.Module:
 def _filled_vgg(arch: str, weights: str) -> nn.Module:
     """VGG-16's features with the weights that SSD's normalisation belongs to, or a file's."""
     if arch != "ssd300_vgg16":
-        raise DmcError(f"there are no ImageNet weights for the reduced tail of {arch}'s network; use --weights random")
+        raise DmcError(
+            f"there are no ImageNet weights for the reduced tail of {arch}'s network; begin with random ones"
+        )
     what = f"ImageNet weights of {arch}"
     url = VGG16_Weights.IMAGENET1K_FEATURES.url
     state = fetched(url, what) if weights == "imagenet" else read_weights(Path(weights))

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from dmc.classes import Classes, distinct, read_names
+from dmc.classes import Classes, read_names
 from dmc.config import Output
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
-from dmc.imagenet import imagenet_names
+from dmc.imagenet import distinct, imagenet_names
 from dmc.models.architectures import create, default_preprocessing, from_timm, from_torchvision, known_architecture
 from dmc.models.hub import downloading
 from dmc.models.specialist import Model, Specialist
@@ -91,7 +91,7 @@ def _from_folder(folder: Path, name: str, names: Sequence[str] | None, given: st
         arch = config["architecture"]
     except FileNotFoundError:
         begun = any((folder / place / "run.json").exists() for place in (".", "specialist"))  # the latter: `learn`
-        unfinished = "holds a run that is not finished: the same command with --resume continues it" if begun else ""
+        unfinished = "holds a run that is not finished: resume it first" if begun else ""
         raise DmcError(f"{name} {unfinished or 'is not a model folder: it has no config.json'}") from None
     except (OSError, ValueError, KeyError) as error:
         raise DmcError(f"{name} is not a model folder: config.json: {type(error).__name__} {error}") from None

@@ -9,7 +9,7 @@ import copy
 import hashlib
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_args
@@ -55,22 +55,6 @@ class Model(ABC):
         if output not in get_args(Output):
             raise DmcError(f"{name}: output kind {output!r} is neither 'softmax' nor 'sigmoid'")
         self._check_head()
-
-    @classmethod
-    def load(
-        cls,
-        source: str | Path,
-        arch: str | None = None,
-        classes: Sequence[str] | str | Path | None = None,
-        preprocessing: Preprocessing | None = None,
-    ) -> Self:
-        """Load a model of this kind, as `dmc.load` does; another kind is refused."""
-        from dmc.api import load
-
-        found = load(source, arch, classes, preprocessing)
-        if not isinstance(found, cls):
-            raise DmcError(f"{found.name} is no {cls.__name__}")
-        return found
 
     def require_arch(self) -> str:
         """For others to be built like it."""

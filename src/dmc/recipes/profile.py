@@ -86,11 +86,11 @@ def parsed_settings(texts: Iterable[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         outer, _, inner = key.partition(".")
         if not (equals and outer) or outer == "name":
-            raise DmcError(f"--set {text}: write SETTING=VALUE, such as loss=kd or consolidation.epochs=20")
+            raise DmcError(f"setting {text}: write SETTING=VALUE, such as loss=kd or consolidation.epochs=20")
         try:
             content = yaml.safe_load(value)
         except yaml.YAMLError:
-            raise DmcError(f"--set {text}: cannot parse {value!r}") from None
+            raise DmcError(f"setting {text}: cannot parse {value!r}") from None
         if inner:
             changes.setdefault(outer, {})[inner] = content
         else:

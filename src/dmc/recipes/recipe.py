@@ -73,7 +73,7 @@ def parsed_variants(texts: Iterable[str]) -> dict[str, Changes]:
         except yaml.YAMLError:
             content = None
         if not isinstance(content, dict) or not all(isinstance(changes, dict) for changes in content.values()):
-            raise DmcError(f"--also {text}: write 'LABEL: {{SETTING: VALUE}}', such as 'My photos: {{aux: photos/}}'")
+            raise DmcError(f"variant {text}: write 'LABEL: {{SETTING: VALUE}}', such as 'My photos: {{aux: photos/}}'")
         found |= {str(label): changes for label, changes in content.items()}
     return found
 

@@ -17,7 +17,7 @@ from dmc.report.provenance import caution, footnote
 COLUMNS = ("final", "average incremental", "forgetting", "intransigence", "old - new")
 
 
-def report(bench: Bench, ran_as: str) -> tuple[dict[str, Any], str]:
+def report(bench: Bench, ran_as: str, command: str | None = None) -> tuple[dict[str, Any], str]:
     """The comparison's numbers and its table; the table and the figure are left in its folder."""
     summed = summary(collected(bench))
     if not summed:
@@ -27,7 +27,7 @@ def report(bench: Bench, ran_as: str) -> tuple[dict[str, Any], str]:
     table = as_table(summed, title) + caution(bench.profile.name)
     made = {title_of(name): bench.made(name) for name in summed}
     rows = {name: {"profile": ran_as} | row for name, row in summed.items()}
-    write_text(bench.folder / "table.md", f"{table}\n\n{footnote(made)}\n")
+    write_text(bench.folder / "table.md", f"{table}\n\n{footnote(made, command)}\n")
     write_text(bench.folder / "table.json", json.dumps(rows, indent=2) + "\n")
     return rows, table
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,28 @@ from typing import Any
 import numpy as np
 
 from dmc.data.sources import Source
-from dmc.demos.classification import TITLES, Row
 from dmc.report.figures import FONT, Bar, BarRow, draw_bars, look_of, new_figure, save
 
+TITLES = {
+    "finetuning": "fine-tuning",
+    "dmc": "DMC",
+    "inference-twice": "both specialists",
+    "oracle": "joint training",
+}
 SHOWN = ("Specialist A\nwas taught", "Specialist B\nwas taught", "Merging them\nlooked at")
 PANELS = {"old": "digits 0-4", "new": "digits 5-9", "all": "all ten"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the demo's table; accuracies are fractions."""
+
+    method: str
+    old: float
+    new: float
+    all: float
+    parameters: int
+    images_seen: int
 
 
 def draw(rows: Sequence[Row], shown: Sequence[Source], path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from dmc.data.decode import upright_rgb
+from dmc.data.decode import open_image, upright_rgb
 from dmc.evaluation.detection import DetectedObject
 
 COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000", "#808000", "#000075")
@@ -17,7 +17,7 @@ Size = tuple[float, float]  # width, height
 
 def drawn(path: str | Path, sightings: Sequence[DetectedObject], names: Sequence[str]) -> Image.Image:
     """The picture with its boxes."""
-    with Image.open(path) as stored:
+    with open_image(Path(path)) as stored:
         image = upright_rgb(stored, at_least=max(stored.size))
     return boxed(image, sightings, names, text_size=max(10, round(min(image.size) / 22)))
 

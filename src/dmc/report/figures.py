@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from dmc.extras import require_extra
 from dmc.files import replacing
 
+require_extra("bench", "matplotlib", "sklearn")  # here, where hours of training are not yet spent
 FONT = 8  # points, the smallest
 NAME, PITCH = FONT + 1, 1.4 * (FONT + 1)  # of a line's name, and from one to the next, in points
 LINES = {"-": "", "--": "//", ":": "..", "-.": "xx"}  # and the hatches of bars that stand for them

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,8 +17,8 @@ def caution(profile: str) -> str:
     return f"\n\nMade with the profile `{profile}`: not the paper's settings, so not the paper's numbers."
 
 
-def footnote(rows: Mapping[str, Sequence[Made]]) -> str:
-    """The command, what it ran with, and the minutes of each row, whose parts were made one by one."""
+def footnote(rows: Mapping[str, Sequence[Made]], command: str | None = None) -> str:
+    """The command if there was one, what it ran with, and the minutes of each row, whose parts were made one by one."""
     parts = [part for made in rows.values() for part in made]
     ran_with = [
         f"{what} {', '.join(sorted({str(part[what]) for part in parts if what in part}))}"
@@ -28,7 +26,7 @@ def footnote(rows: Mapping[str, Sequence[Made]]) -> str:
         if any(what in part for part in parts)
     ]
     minutes = [f"{row} {sum(part['minutes'] for part in made):.1f}" for row, made in rows.items() if made]
-    lines = [f"`{shlex.join(['dmc', *sys.argv[1:]])}`"]
+    lines = [f"`{command}`"] if command else []
     if minutes:
         lines += [
             f"Made with {'; '.join(ran_with)}.",

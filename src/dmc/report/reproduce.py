@@ -78,7 +78,7 @@ def as_list(recipes: Mapping[str, Mapping[str, Any]]) -> str:
         sizes = ", ".join(map(str, recipe["group sizes"]))
         lines += [f"{name:<17} {recipe['title']}, g = {sizes}; needs {', '.join(recipe['data'])}"]
         lines += [f"{'':<17} {recipe['source']}"]
-    lines += ["", "data, below --data-root or DMC_DATA (--download fetches what can be had without a login):"]
+    lines += ["", "data, below the data root (what can be had without a login can be downloaded):"]
     lines += [f"  {name:<14} {about['what']}; {about['size']}, {about['from']}" for name, about in data.items()]
     return "\n".join(lines)
 

@@ -84,7 +84,7 @@ class DetectorConsolidation(Consolidation[Detector]):
             if teacher.preprocessing.size != self.transform.size:
                 log.warning(
                     f"{teacher.name} was made for images of {teacher.preprocessing.size} pixels and sees "
-                    f"{self.transform.size}: all look at the same pixels, anchor by anchor (size)"
+                    f"{self.transform.size}: all look at the same pixels, anchor by anchor; size chooses how many"
                 )
 
     def _new_student(self, teachers: Sequence[Detector]) -> Detector:

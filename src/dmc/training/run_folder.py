@@ -2,7 +2,7 @@
 
 run.json        every setting, resolved; a resumed run must have the same
 metrics.jsonl   a line for each epoch
-checkpoint.pt   weights, optimizer and position: all that `--resume` needs
+checkpoint.pt   weights, optimizer and position: all that a resumed run needs
 """
 
 from __future__ import annotations

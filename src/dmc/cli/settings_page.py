@@ -1,4 +1,4 @@
-"""Every setting of every job, from `dmc.config`: `python -m dmc.report.settings > docs/settings.md`."""
+"""Every setting of every job, from `dmc.config`: `python -m dmc.cli.settings_page > docs/settings.md`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def page() -> str:
 
 def _row(name: str, field: Any) -> str:
     extra = field.json_schema_extra
-    flag = f" (`{extra['flag']}`)" if extra["flag"] else ""
+    flag = f" (`--{extra['flag']}`)" if extra["flag"] else ""
     default = extra["usual"] or ("" if field.default is None else f"`{field.default}`")
     return f"| `{name}`{flag} | {_values(field.annotation)} | {default} | {field.description} |"
 
