@@ -24,9 +24,8 @@ from dmc.evaluation import detection as of_detectors
 from dmc.files import require_free
 from dmc.merging import Merger
 from dmc.models import load as loading
-from dmc.models.detector import Detector
-from dmc.models.load_detector import find_detector
-from dmc.models.specialist import Model, Output, Specialist
+from dmc.models.model import Model, Output
+from dmc.models.specialist import Specialist
 from dmc.report.check import findings
 from dmc.tasks import task_for, task_of
 from dmc.tasks.base import Place, VisionTask
@@ -42,10 +41,7 @@ Given = Model | str | Path  # a model, or where it is
 def load(source: Given, *arguments: Any, **settings: Any) -> Any:
     """A classifier or a detector: a saved folder, `timm:NAME`, `torchvision:NAME`, `hf-hub:OWNER/NAME`, or a state dict
     with `arch` and `classes`; as text, `old.pth,arch=resnet32,classes=old.txt`."""
-    if isinstance(source, Detector):
-        return source
-    found = find_detector(source, *arguments, **settings) if isinstance(source, str | Path) else None
-    return found or loading.load(source, *arguments, **settings)
+    return loading.load(source, *arguments, **settings)
 
 
 def train(

@@ -11,7 +11,8 @@ from dmc.data.preprocess import Preprocessing
 from dmc.distill.targets import build_targets
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
-from dmc.models.specialist import Output, Specialist
+from dmc.models.model import Output
+from dmc.models.specialist import Specialist
 from tests.conftest import tiny
 
 # Two images. Old model: means 2 and 4. New model: means 1 and 2.

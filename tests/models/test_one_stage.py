@@ -11,7 +11,6 @@ from torch import nn
 
 import dmc
 from dmc.errors import DmcError
-from dmc.models.blueprint import create_detector
 from dmc.models.detector import Detector
 from tests.detectors import TINY, untrained
 
@@ -26,7 +25,7 @@ def test_torchvisions_detectors_are_teachers(name: str, monkeypatch: pytest.Monk
     for norm in theirs.backbone.modules():
         if name == "retinanet_resnet50_fpn" and isinstance(norm, nn.BatchNorm2d):
             norm.eps = 0  # which torchvision does when it loads the weights
-    monkeypatch.setattr("dmc.models.load_detector.fetched", lambda *_: theirs.state_dict())
+    monkeypatch.setattr("dmc.models.one_stage.fetched", lambda *_: theirs.state_dict())
     ours = dmc.load(f"torchvision:{name}").keep(["zebra", "person"])
     side = ours.transform.blank().shape[-1]
     images = torch.randint(0, 256, (1, 3, side, side), dtype=torch.uint8)
@@ -66,7 +65,7 @@ def test_anchors_stay_where_they_are_when_a_batch_is_padded() -> None:
 @pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "hrnet_w18_small"])
 def test_unusual_backbones(name: str) -> None:
     """Swin takes other sizes than its own; HRNet, whose finest features are made of all others, stays trainable."""
-    network = create_detector(f"retinanet:timm/{name},width=16,depth=1", 2).eval()
+    network = Detector.architectures.create(f"retinanet:timm/{name},width=16,depth=1", 2).eval()
     with torch.no_grad():
         assert network(torch.zeros(1, 3, 64, 96)).levels[0] == 9 * 8 * 12
     body = network.get_submodule("backbone.body")

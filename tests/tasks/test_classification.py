@@ -17,7 +17,7 @@ from dmc.demos.classification import ARCH, NEW, OLD, PREPROCESSING
 from dmc.distill.losses import LossName
 from dmc.distill.teachers import Scale, Teachers
 from dmc.errors import DmcError
-from dmc.models.specialist import Output
+from dmc.models.model import Output
 from dmc.tasks.classifier_consolidation import PAPER_FORM, ClassifierConsolidation, Distillation
 from dmc.training.supervised import fit_labeled
 from tests.conftest import SMALL, tiny, write_images

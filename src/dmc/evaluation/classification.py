@@ -22,6 +22,7 @@ from dmc.device import pick_device
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError, nearest
 from dmc.models.load import load
+from dmc.models.model import require
 from dmc.models.specialist import Specialist
 from dmc.progress import progress
 
@@ -69,7 +70,7 @@ def evaluate(
     `keep` names the classes of the data to look at; `known` leaves out those that the model does not know; `rename`
     gives classes of the data, also several, the name that the model has for them.
     """
-    model = model if isinstance(model, Teachers) else load(model)
+    model = model if isinstance(model, Teachers) else require(load(model), Specialist)
     source = open_labeled(data)
     if keep is not None:
         source = source.keep(keep)
@@ -146,7 +147,7 @@ def predict(
     model: Specialist | str | Path, images: Picture | Sequence[Picture], top: int = 5
 ) -> list[dict[str, float] | None]:
     """The `top` most probable classes of each image, most probable first; None for one that cannot be read."""
-    answers = classified(load(model), pictures(images), top)
+    answers = classified(require(load(model), Specialist), pictures(images), top)
     return [None if isinstance(answer, DecodeError) else answer for answer in answers]
 
 

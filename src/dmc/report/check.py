@@ -16,7 +16,7 @@ def findings(plan: Consolidation[Any]) -> dict[str, Any]:
     passes = plan.schedule.epochs
     images = passes * plan.trained_on
     return {
-        "task": plan.student.task,
+        "task": plan.student.pipeline_tag,
         "teachers": [
             {"name": s.name, "parameters": s.parameter_count, **s.settings} for s in plan.teachers.specialists
         ],

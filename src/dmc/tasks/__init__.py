@@ -7,7 +7,7 @@ from typing import Any
 
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
-from dmc.models.specialist import Model
+from dmc.models.model import Model
 from dmc.tasks.base import Place, VisionTask
 from dmc.tasks.classification import Classification
 from dmc.tasks.detection import Detection

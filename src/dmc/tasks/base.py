@@ -12,7 +12,7 @@ from dmc.consolidation import Consolidation
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.errors import DmcError
-from dmc.models.specialist import AnyModel, Output
+from dmc.models.model import AnyModel, Output
 from dmc.training.held_out import HeldOut
 from dmc.training.loop import Objective
 from dmc.training.schedule import Schedule

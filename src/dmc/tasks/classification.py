@@ -11,8 +11,9 @@ from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source, share_held_out
 from dmc.device import pick_device
 from dmc.evaluation import classification as evaluation
-from dmc.models.blueprint import is_detector
-from dmc.models.specialist import Output, Specialist
+from dmc.models.load import class_for
+from dmc.models.model import Output
+from dmc.models.specialist import Specialist
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.classifier_consolidation import PAPER_FORM, ClassifierConsolidation
 from dmc.training.held_out import HeldOut, shown_in
@@ -29,7 +30,7 @@ class Classification(VisionTask[Specialist]):
     own_settings = ("temperature", "scale", "balance", "output")
 
     def is_architecture(self, arch: str) -> bool:
-        return not is_detector(arch)
+        return class_for(arch) is Specialist
 
     def is_labeled(self, data: Place) -> bool:
         return True

@@ -34,6 +34,7 @@ from dmc.distill.teachers import Scale, Teachers
 from dmc.errors import DmcError, require_one_of
 from dmc.models.architectures import default_preprocessing, known_architecture
 from dmc.models.load import load
+from dmc.models.model import require
 from dmc.models.specialist import Specialist
 from dmc.progress import progress
 from dmc.seeds import seed_for
@@ -107,7 +108,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
         memory: int = MEMORY,  # bytes of pixels to hold; a larger set of images is streamed
         held_out: int = HELD_OUT,  # auxiliary images that are not trained on
     ) -> None:
-        self.teachers = Teachers([load(teacher) for teacher in teachers], centring)
+        self.teachers = Teachers([require(load(teacher), Specialist) for teacher in teachers], centring)
         super().__init__(aux, schedule, seed, memory, held_out)
         self.student = self._new_student(arch, size, seed, weights)
         competing = self.student.output == "softmax" and self.teachers.centring == "per-teacher"

@@ -13,9 +13,9 @@ from dmc.data.sources import Source
 from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.evaluation import detection as evaluation
-from dmc.models.blueprint import is_detector
 from dmc.models.detector import Detector
-from dmc.models.specialist import Output
+from dmc.models.load import class_for
+from dmc.models.model import Output
 from dmc.specs import split_spec
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.detector_consolidation import DetectorConsolidation
@@ -32,7 +32,7 @@ class Detection(VisionTask[Detector]):
     own_settings = ("anchors", "box_weight")
 
     def is_architecture(self, arch: str) -> bool:
-        return is_detector(arch)
+        return class_for(arch) is Detector
 
     def is_labeled(self, data: Place) -> bool:
         """A VOC folder or a COCO file."""

@@ -23,7 +23,7 @@ from dmc.distill.detector_teachers import DetectorTeachers, gathered, require_sa
 from dmc.distill.losses import LossName, loss_named
 from dmc.distill.targets import Centring
 from dmc.errors import DmcError, require_one_of
-from dmc.models.detector import Detector, detector_preprocessing
+from dmc.models.detector import Detector
 from dmc.training.loop import Objective
 from dmc.training.run_folder import CHECKPOINT_EVERY
 from dmc.training.schedule import DETECTION, Schedule
@@ -103,7 +103,7 @@ class DetectorConsolidation(Consolidation[Detector]):
         self.loss, self.anchors, self.box_weight, self.weights = loss, anchors, box_weight, weights
         first = teachers[0]
         arch = arch or first.require_arch()
-        alike = next((d.preprocessing for d in teachers if d.arch == arch), detector_preprocessing(arch))
+        alike = next((d.preprocessing for d in teachers if d.arch == arch), Detector.architectures.preprocessing(arch))
         preprocessing = replace(alike, size=size or self.teachers.transform.size)
         self.student = Detector.untrained(arch, self.teachers.union.names, preprocessing, seed, weights)
         answers = [(d, d.answers(self.transform.blank())) for d in (*teachers, self.student)]
