@@ -40,6 +40,10 @@ class ArchitectureSource(ABC):
     def claims(self, arch: str) -> bool:
         """Tell whether a name is this source's, to make or to refuse."""
 
+    def bare(self, arch: str) -> str:
+        """Strip the scheme off a name."""
+        return arch.removeprefix(f"{self.scheme}:")
+
     def canonical(self, arch: str) -> str:
         """Spell a name as it is saved, or refuse it with the nearest one."""
         return arch
@@ -92,9 +96,9 @@ class ClassifierSource(ArchitectureSource):
 class Architectures:
     """The sources of one kind of model; a name belongs to the first that claims it."""
 
-    def __init__(self, kind: str, *sources: ArchitectureSource) -> None:
-        """`kind` is what an unknown one is called in an error."""
-        self.kind, self.sources = kind, sources
+    def __init__(self, what: str, *sources: ArchitectureSource) -> None:
+        """`what` is the word for one of them in an error."""
+        self.what, self.sources = what, sources
 
     def claims(self, arch: str) -> bool:
         return any(source.claims(arch) for source in self.sources)
@@ -104,7 +108,7 @@ class Architectures:
         for source in self.sources:
             if source.claims(arch):
                 return source
-        raise DmcError(f"unknown {self.kind} {arch!r}: use {', '.join(source.usage for source in self.sources)}")
+        raise DmcError(f"unknown {self.what} {arch!r}: use {', '.join(source.usage for source in self.sources)}")
 
     def known(self, arch: str) -> str:
         """Spell a name as it is saved, or refuse it with the nearest one."""

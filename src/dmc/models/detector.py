@@ -40,6 +40,7 @@ class Detector(Model):
         weights: str | None = "imagenet",
     ) -> Self:
         """Random heads on a backbone with ImageNet weights, with those of a file, or with random ones (None)."""
+        arch = cls.architectures.known(arch)
         if weights is None:
             arch = cls.architectures.find(arch).begun_at_random(arch)
         return cls._begun(arch, names, preprocessing, "sigmoid", seed, weights)

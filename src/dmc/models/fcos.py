@@ -37,7 +37,7 @@ class FcosFamily(PyramidFamily):
 
     prefix, pattern = "fcos", f"fcos{BACKBONES}"
     settings = ("width", "depth", "norm")
-    usage = "fcos_resnet50_fpn (18, 34, 50), fcos:timm/NAME"
+    usage = "fcos_resnet50_fpn (18, 34, 50) or fcos:timm/NAME"
     network = FcosDetector
     with_coco_weights = ("fcos_resnet50_fpn",)
 

@@ -71,8 +71,8 @@ class Given:
         if self.output is not None and len(kind.outputs) == 1:
             always = f"its output is always {kind.outputs[0]}"
             raise DmcError(f"{name} is a {kind.singular}: {always}, so output= is not a setting of it")
-        own_name = kind.architectures.find(trained.arch).runs_code or self.arch is None
-        if not own_name and not kind.architectures.means(cast(str, self.arch), trained.arch):
+        code_named = kind.architectures.find(trained.arch).runs_code  # by whoever gave it as the architecture
+        if self.arch and not code_named and not kind.architectures.means(self.arch, trained.arch):
             raise DmcError(f"{name} is a {trained.arch}; an architecture is given for state dicts only")
         labels, columns = tuple(trained.labels), tuple(trained.columns or range(len(trained.labels)))
         classes = Classes(labels, columns, trained.width if trained.columns else len(labels))

@@ -20,7 +20,6 @@ from dmc.errors import DmcError, nearest
 from dmc.models.architecture_source import ArchitectureSource, Trained
 from dmc.models.weights import fetched, fill
 
-PREFIX = "torchvision:"
 Targets = Sequence[Mapping[str, Tensor]]  # for each image: boxes (M x 4, corners, pixels) and labels (M)
 
 
@@ -84,7 +83,7 @@ class OneStage(nn.Module, ABC):
 
 
 class DetectorFamily(ArchitectureSource):
-    """Detectors that are built alike: `PREFIX...,setting=value`. Some of torchvision's have COCO weights."""
+    """Detectors that are built alike. Their names are torchvision's, where settings may follow: `NAME,width=64`."""
 
     scheme = "torchvision"
     prefix: ClassVar[str]  # what all names begin with that mean this family, also those that it does not know
@@ -93,12 +92,11 @@ class DetectorFamily(ArchitectureSource):
     with_coco_weights: ClassVar[tuple[str, ...]] = ()
 
     def claims(self, arch: str) -> bool:
-        """Claim a name by how it begins; with a colon further back it is a user's FILE.py:FUNCTION."""
-        return re.fullmatch(f"{self.prefix}(:.*|[^:]*)", arch.removeprefix(PREFIX)) is not None
+        """Claim a name by how it begins. With a colon further back it is a user's FILE.py:FUNCTION."""
+        return re.fullmatch(f"{self.prefix}(:.*|[^:]*)", self.bare(arch)) is not None
 
     def canonical(self, arch: str) -> str:
-        """Spell a name as torchvision does. What is wrong with it shows when it is taken apart."""
-        arch = arch.removeprefix(PREFIX)
+        arch = self.bare(arch)
         self.parsed(arch)
         return arch
 
@@ -115,7 +113,7 @@ class DetectorFamily(ArchitectureSource):
 
     def released(self, arch: str) -> Trained:
         """Get a detector of COCO's 80 classes; its other outputs were never used."""
-        name = arch.removeprefix(PREFIX)
+        name = self.bare(arch)
         if name not in self.with_coco_weights:
             known = ", ".join(self.with_coco_weights)
             raise DmcError(f"torchvision has no weights of {name!r} (it has: {known})")
@@ -126,7 +124,7 @@ class DetectorFamily(ArchitectureSource):
         labels, columns = [categories[i] for i in real], [i - background for i in real]
         width = len(categories) - background
         module = self.create(name, width, 3, None)
-        fill(module, fetched(weights.url, f"{PREFIX}{name}"), Path(weights.url), name, width)
+        fill(module, fetched(weights.url, f"torchvision:{name}"), Path(weights.url), name, width)
         return Trained(module, name, self.preprocessing(name), labels, width, {"weights": str(weights)}, columns)
 
 

@@ -31,7 +31,7 @@ class RetinaNetFamily(PyramidFamily):
 
     prefix, pattern = "retinanet", f"retinanet{BACKBONES}"
     settings = ("width", "depth", "scale", "norm")
-    usage = "retinanet_resnet50_fpn (18, 34, 50), retinanet:timm/NAME"
+    usage = "retinanet_resnet50_fpn (18, 34, 50) or retinanet:timm/NAME"
     network = RetinaNetDetector
     with_coco_weights = ("retinanet_resnet50_fpn",)
 

@@ -92,9 +92,6 @@ class Specialist(Model):
             self.require_finite(logits_NK)
             return logits_NK.softmax(dim=1) if self.output == "softmax" else logits_NK.sigmoid()
 
-    def _copy_outputs(self, narrow: Tensor, wide: Tensor, grown: Self) -> None:
-        wide[: len(narrow)] = narrow
-
 
 def _logits(answer: Any) -> Tensor:
     """Inception and GoogLeNet answer with more than that in training."""

@@ -68,7 +68,7 @@ class SsdFamily(DetectorFamily):
     """torchvision builds them whole; only the class is ours."""
 
     prefix, pattern = r"(?:ssd\d|ssdlite)", f"{VGG}|{LITE}"
-    usage = f"{VGG}, {LITE}"
+    usage = f"{VGG} or {LITE}"
     network = SsdDetector
     with_coco_weights = (VGG, LITE)
 

@@ -26,7 +26,7 @@ class TimmModels(ClassifierSource):
         import timm
 
         register_with_timm()
-        name = arch.removeprefix("timm:")
+        name = self.bare(arch)
         if not timm.is_model(name.split(".")[0]):
             raise DmcError(f"unknown architecture {arch!r}{nearest(name, timm.list_models())}")
         if "." in name and name not in timm.list_pretrained():
@@ -56,7 +56,7 @@ class TimmModels(ClassifierSource):
     def released(self, arch: str) -> Trained:
         import timm
 
-        name = self.canonical(arch.removeprefix("timm:"))
+        name = self.canonical(self.bare(arch))
         with downloading(arch):
             module = timm.create_model(name, pretrained=True)
         cfg = module.pretrained_cfg

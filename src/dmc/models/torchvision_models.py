@@ -14,8 +14,6 @@ from dmc.errors import DmcError, nearest
 from dmc.models.architecture_source import ClassifierSource, Trained
 from dmc.models.weights import begin_from, fetched, fill
 
-PREFIX = "torchvision:"
-
 
 class TorchvisionModels(ClassifierSource):
     """`torchvision:NAME`."""
@@ -23,10 +21,10 @@ class TorchvisionModels(ClassifierSource):
     scheme = "torchvision"
 
     def claims(self, arch: str) -> bool:
-        return arch.startswith(PREFIX)
+        return arch.startswith("torchvision:")
 
     def canonical(self, arch: str) -> str:
-        name, known = arch.removeprefix(PREFIX), torchvision.models.list_models(module=torchvision.models)
+        name, known = self.bare(arch), torchvision.models.list_models(module=torchvision.models)
         if name not in known:
             raise DmcError(f"torchvision has no classifier {name!r}{nearest(name, known)}")
         return arch
@@ -34,22 +32,22 @@ class TorchvisionModels(ClassifierSource):
     def random(self, arch: str, num_classes: int, channels: int) -> nn.Module:
         if channels != 3:
             raise DmcError(f"{arch} takes RGB images only; give three values for mean and std")
-        module: nn.Module = get_model(arch.removeprefix(PREFIX), weights=None, num_classes=num_classes)
+        module: nn.Module = get_model(self.bare(arch), weights=None, num_classes=num_classes)
         return module
 
     def pretrained(self, arch: str, num_classes: int, channels: int) -> nn.Module:
-        url = get_model_weights(arch.removeprefix(PREFIX)).DEFAULT.url
+        url = get_model_weights(self.bare(arch)).DEFAULT.url
         module = self.random(arch, num_classes, channels)
         begin_from(module, fetched(url, f"ImageNet weights of {arch}"), Path(url), arch, num_classes)
         return module
 
     def preprocessing(self, arch: str) -> Preprocessing:
-        weights = get_model_weights(arch.removeprefix(PREFIX))
+        weights = get_model_weights(self.bare(arch))
         return _preprocessing_of(weights.DEFAULT.transforms()) if len(weights) else Preprocessing(size=224)
 
     def released(self, arch: str) -> Trained:
         arch = self.canonical(arch)
-        weights = get_model_weights(arch.removeprefix(PREFIX)).DEFAULT
+        weights = get_model_weights(self.bare(arch)).DEFAULT
         labels = weights.meta["categories"]
         module = self.random(arch, len(labels), channels=3)
         fill(module, fetched(weights.url, arch), Path(weights.url), arch, len(labels))
