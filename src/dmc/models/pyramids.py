@@ -45,15 +45,16 @@ class PyramidSettings:
     scale: float = 4.0
     norm: str = "frozen"  # as it came with the weights, like the first layers; batch: all of the backbone is trained
 
-    @property
-    def problem(self) -> str | None:
+    def __post_init__(self) -> None:
         problems = (
             (self.norm not in ("frozen", "batch"), f"norm is frozen or batch, not {self.norm!r}"),
             (self.width < 1, "width must be at least 1"),
             (not 1 <= self.depth <= 4, "depth is 1 to 4"),
             (not 1 / 8 <= self.scale <= 64, "scale is 0.125 to 64"),
         )
-        return next((words for wrong, words in problems if wrong), None)
+        for wrong, words in problems:
+            if wrong:
+                raise ValueError(words)
 
 
 class PyramidFamily(DetectorFamily):
@@ -74,12 +75,9 @@ class PyramidFamily(DetectorFamily):
         types = {"width": int, "depth": int, "scale": float, "norm": str}
         try:
             settings = {key: types[key](value) for key, value in given.items()}
+            return PyramidSettings(match[1] or match[2], match[2] is not None, **settings)
         except ValueError as error:
             raise DmcError(f"{arch}: {error}") from None
-        plan = PyramidSettings(match[1] or match[2], match[2] is not None, **settings)
-        if plan.problem:
-            raise DmcError(f"{arch}: {plan.problem}")
-        return plan
 
     def create(self, arch: str, num_classes: int, channels: int, weights: str | None) -> nn.Module:
         plan = self.plan(arch)
