@@ -18,8 +18,8 @@ import torch
 from dmc.config import DetectorConsolidateConfig
 from dmc.data.batch import Batch
 from dmc.distill.detector_teachers import DetectorTeachers
-from dmc.models.blueprint import create_detector
-from dmc.models.detector import IMAGENET, Detector
+from dmc.models.detector import Detector
+from dmc.models.pyramids import IMAGENET
 from dmc.tasks.detector_consolidation import DetectionDistillation
 
 
@@ -41,7 +41,9 @@ def main() -> None:
     given = options.parse_args()
 
     student, *detectors = (  # frozen as with pretrained weights, which change no time
-        Detector(create_detector(given.arch, len(names)), names, IMAGENET, "sigmoid", given.arch, given.arch)
+        Detector(
+            Detector.architectures.create(given.arch, len(names)), names, IMAGENET, "sigmoid", given.arch, given.arch
+        )
         for names in ("abcdefghij", "abcde", "fghij")
     )
     teachers = DetectorTeachers(detectors)

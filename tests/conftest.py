@@ -18,7 +18,8 @@ from dmc.config import ClassifierConsolidateConfig, Schedule
 from dmc.consolidation import Images
 from dmc.data.preprocess import Preprocessing
 from dmc.models.detector import Detector
-from dmc.models.specialist import Model, Specialist
+from dmc.models.model import Model
+from dmc.models.specialist import Specialist
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 
 pytest_plugins = ["tests.detectors"]  # its fixtures

@@ -27,10 +27,10 @@ from dmc.evaluation.classification import Evaluation
 from dmc.evaluation.detection import DetectedObject, DetectionEvaluation
 from dmc.files import require_free
 from dmc.merging import Merge
-from dmc.models import load as classifiers
+from dmc.models import load as loading
 from dmc.models.detector import Detector
-from dmc.models.load_detector import find_detector
-from dmc.models.specialist import AnyModel, Model, Specialist
+from dmc.models.model import AnyModel, Model, require
+from dmc.models.specialist import Specialist
 from dmc.report.check import findings
 from dmc.tasks import task_for, task_of
 from dmc.tasks.base import Place, Result, VisionTask
@@ -79,10 +79,7 @@ def load(
         output: `"softmax"` where classes compete, `"sigmoid"` where they do not.
         kind: `dmc.Specialist` or `dmc.Detector`, where it has to be one; another kind is refused.
     """
-    if isinstance(source, Detector):
-        return source
-    found = find_detector(source, arch, classes, preprocessing, output) if isinstance(source, str | Path) else None
-    return found or classifiers.load(source, arch, classes, preprocessing, output)
+    return require(loading.load(source, arch, classes, preprocessing, output), kind)
 
 
 def train(

@@ -17,7 +17,7 @@ from dmc.config import AUTO, Length, NetworkConfig, Schedule
 from dmc.data.decode import opened, upright_size
 from dmc.data.sources import Source
 from dmc.errors import DmcError
-from dmc.models.architectures import create, default_preprocessing, known_architecture
+from dmc.models.architectures import CLASSIFIERS
 from dmc.progress import duration
 
 LEAST_PRETRAINED_SIDE = 64  # below, what ImageNet networks have learned is of little use
@@ -105,12 +105,12 @@ def pretrained(arch: str, size: int | None, weights: str | None) -> str | None:
     """Where a network begins: as asked, or with ImageNet's weights where they help and can be had."""
     if weights != AUTO:
         return weights
-    arch = known_architecture(arch)
-    too_small = (size or default_preprocessing(arch).size) < LEAST_PRETRAINED_SIDE
-    if arch.startswith("cifar_resnet") or too_small:
+    arch = CLASSIFIERS.known(arch)
+    too_small = (size or CLASSIFIERS.preprocessing(arch).size) < LEAST_PRETRAINED_SIDE
+    if too_small or not CLASSIFIERS.find(arch).has_imagenet_weights:
         return None
     try:
-        create(arch, 2, weights="imagenet")
+        CLASSIFIERS.create(arch, 2, weights="imagenet")
     except DmcError as error:
         reason, _, _ = str(error).partition(";")  # what to give instead is for those who asked for them
         log.warning(f"{reason}; training begins at random weights instead")

@@ -22,7 +22,7 @@ from dmc.data.sources import Record, split_off
 from dmc.device import pick_device
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
-from dmc.models.specialist import AnyModel
+from dmc.models.model import AnyModel
 from dmc.seeds import seed_for
 from dmc.training.loop import Objective, fit, images_per_second
 from dmc.training.run_folder import Run, versions

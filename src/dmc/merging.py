@@ -13,7 +13,7 @@ from dmc.consolidation import Consolidation, Images
 from dmc.data.open import open_images, sample_of
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
-from dmc.models.specialist import Model
+from dmc.models.model import Model
 from dmc.tasks import task_of
 from dmc.tasks.base import VisionTask
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from dmc.distill.folding import NORMS, folded
 from dmc.models.architectures import create
-from dmc.models.blueprint import create_detector
+from dmc.models.detector import Detector
 
 
 def with_statistics(module: nn.Module) -> nn.Module:
@@ -78,7 +78,7 @@ def test_a_norm_that_does_not_belong_to_its_convolution_alone_is_left(module: nn
     "arch", ["retinanet_resnet18_fpn,width=16,depth=1", "retinanet:timm/test_efficientnet,width=16"]
 )
 def test_detectors(arch: str) -> None:
-    module = with_statistics(create_detector(arch, 3))
+    module = with_statistics(Detector.architectures.create(arch, 3))
     images = torch.randn(1, 3, 96, 64)
     twin = folded(module, torch.zeros(1, 3, 64, 64))
     with torch.no_grad():

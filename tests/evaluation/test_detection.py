@@ -19,8 +19,8 @@ from dmc.data.sources import Objects
 from dmc.errors import DmcError
 from dmc.evaluation.detection import DetectedObject, evaluate
 from dmc.metrics.average_precision import Detections
-from dmc.models.blueprint import create_detector
-from dmc.models.detector import IMAGENET, Detector
+from dmc.models.detector import Detector
+from dmc.models.pyramids import IMAGENET
 from dmc.report.drawing import drawn
 from tests.conftest import Answer
 from tests.detectors import KINDS, TINY, scene
@@ -48,7 +48,14 @@ def scenes(cats: int, empty: int) -> DetectionImages:
 
 
 def sure(*names: str) -> Sure:
-    return Sure(create_detector(TINY, len(names)).eval(), names, replace(IMAGENET, size=64), "sigmoid", TINY, "sure")
+    return Sure(
+        Detector.architectures.create(TINY, len(names)).eval(),
+        names,
+        replace(IMAGENET, size=64),
+        "sigmoid",
+        TINY,
+        "sure",
+    )
 
 
 def test_false_alarms_in_images_without_objects_count() -> None:

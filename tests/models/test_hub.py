@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 
 import dmc as library
 from dmc.errors import DmcError
-from dmc.models.blueprint import create_detector
+from dmc.models.detector import Detector
 from tests.conftest import Answer
 from tests.models.test_specialist import fill_hub_cache
 from tests.test_cli import bad
@@ -40,8 +40,8 @@ def test_no_network_is_one_line_at_once(
     train = ("train", labeled_folder, "-o", tmp_path / "out", "--arch", "test_resnet", "--weights", "imagenet")
     bad(dmc(*train), f"cannot get ImageNet weights of test_resnet: no connection to {NOWHERE}; give a file or random")
     bad(dmc("predict", "hf-hub:me/mine", "x.png"), f"cannot get hf-hub:me/mine: no connection to {NOWHERE}")
-    with pytest.raises(DmcError, match=f"timm/test_resnet: no connection to {NOWHERE}; give a file of weights"):
-        create_detector("retinanet:timm/test_resnet", 2, "imagenet")
+    with pytest.raises(DmcError, match=f"timm/test_resnet: no connection to {NOWHERE}; give a file, or random"):
+        Detector.architectures.create("retinanet:timm/test_resnet", 2, weights="imagenet")
     assert time.monotonic() - started < 20  # the client's own retries take half a minute each
     assert not [record for record in caplog.records if record.name.startswith(("huggingface_hub", "timm"))]
     assert constants.HF_HUB_OFFLINE is False

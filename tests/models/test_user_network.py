@@ -12,7 +12,7 @@ import torch
 import dmc as library
 from dmc.errors import DmcError
 from dmc.models.architectures import create
-from dmc.models.blueprint import is_detector
+from dmc.models.detector import Detector
 from tests.conftest import SMALL, Answer, load_specialist, tiny, write_images
 from tests.test_cli import QUICK, bad
 
@@ -133,7 +133,7 @@ def test_factories(tmp_path: Path, code: str, words: str) -> None:
 
 
 def test_a_file_is_no_detector_whatever_it_is_called() -> None:
-    assert not is_detector("fcos_like.py:make_network")
+    assert not Detector.claims("fcos_like.py:make_network")
 
 
 def test_bad_factories(dmc: Dmc, tmp_path: Path, net: Path, labeled_folder: Path) -> None:

@@ -33,8 +33,8 @@ from dmc.distill.folding import NORMS
 from dmc.errors import DmcError
 from dmc.evaluation.detection import coco_precision, evaluate
 from dmc.metrics.average_precision import Detections
-from dmc.models.blueprint import create_detector
-from dmc.models.detector import IMAGENET, MIN_SCORE, Detector, suppressed
+from dmc.models.detector import MIN_SCORE, Detector, suppressed
+from dmc.models.pyramids import IMAGENET
 from dmc.tasks.detector_consolidation import DetectionDistillation, DetectorConsolidation
 from dmc.training.detection import Detection
 from dmc.training.loop import Objective
@@ -232,7 +232,7 @@ def test_a_broken_image_does_not_shift_the_others_truth(squares: Path, tmp_path:
                 )
             return found
 
-    seer = Seer(create_detector(TINY, 3).eval(), scenes.classes, replace(IMAGENET, size=80))
+    seer = Seer(Detector.architectures.create(TINY, 3).eval(), scenes.classes, replace(IMAGENET, size=80))
     result = evaluate(seer, scenes)
     assert (result.images, result.skipped) == (19, 1)
     assert result.mean > 0.9

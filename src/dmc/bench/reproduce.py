@@ -19,6 +19,8 @@ from dmc.files import digest
 from dmc.methods import Method, method_named
 from dmc.metrics.incremental import Matrix
 from dmc.models.load import load
+from dmc.models.model import require
+from dmc.models.specialist import Specialist
 from dmc.recipes.profile import Profile, load_profile
 from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, load_recipes, parsed_variants, published
 
@@ -207,7 +209,7 @@ def _overlap_rows(setting: str, bench: Bench, method: Method, orders: int, with_
         first, second = (set(group) for group in stream.groups)
         answers: dict[str, tuple[Matrix, Sequence[str]]] = {own: (np.load(last), stream.so_far(1))}
         if with_teachers:
-            new = load(bench.shared_folder(order, stream, 1) / "specialist")
+            new = require(load(bench.shared_folder(order, stream, 1) / "specialist"), Specialist)
             answers |= {
                 "Model 1": (np.load(last.parent.parent / "group-0" / "confusion.npy"), stream.so_far(0)),
                 "Model 2": (confusion(new, stream.test, stream.groups[1]), stream.groups[1]),

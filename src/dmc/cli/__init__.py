@@ -43,7 +43,7 @@ from dmc.errors import DmcError, first_line
 from dmc.files import write_text
 
 if TYPE_CHECKING:
-    from dmc.models.specialist import Model
+    from dmc.models.model import Model
 
 
 class Verbs(TyperGroup):

@@ -15,7 +15,7 @@ from dmc.errors import DmcError
 from dmc.files import require_free
 
 if TYPE_CHECKING:
-    from dmc.models.specialist import Model
+    from dmc.models.model import Model
 
 MODEL = (
     "A saved folder, timm:NAME, torchvision:NAME, hf-hub:OWNER/NAME, or WEIGHTS,arch=NAME,classes=FILE. More settings: "

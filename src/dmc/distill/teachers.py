@@ -17,7 +17,8 @@ from dmc.distill.balance import balancing_factors, drowned, fair_shares, win_sha
 from dmc.distill.folding import folded
 from dmc.distill.targets import build_targets, centred
 from dmc.errors import DmcError, require_one_of
-from dmc.models.specialist import AnyModel, Specialist
+from dmc.models.model import AnyModel
+from dmc.models.specialist import Specialist
 
 # The standard deviation of logits that `balanced` gives targets: that of specialists which fit their images. With 1 a
 # student learns far slower (results/unlike-teachers.md).

@@ -21,6 +21,7 @@ from dmc.distill.teachers import Teachers
 from dmc.evaluation.classification import Classifier
 from dmc.files import replacing, write_text
 from dmc.models.load import load
+from dmc.models.model import require
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import Profile
 from dmc.training.supervised import Supervised, fit_labeled, train
@@ -60,7 +61,8 @@ class Learned:
     @classmethod
     def load(cls, folder: Path) -> Learned:
         count = json.loads((folder / "learned.json").read_text())["models"]
-        return cls([load(folder / f"model-{i}") for i in range(count)], load_file(folder / "notes.safetensors"))
+        models = [require(load(folder / f"model-{i}"), Specialist) for i in range(count)]
+        return cls(models, load_file(folder / "notes.safetensors"))
 
 
 class Method(ABC):

@@ -1,6 +1,8 @@
-"""Architectures by name: CIFAR ResNets here, everything else from timm and torchvision."""
+"""Models, and the architectures of classifiers by name. Each kind of model registers where it is imported: here."""
 
 from dmc.models.architectures import create, default_preprocessing, known_architecture
 from dmc.models.cifar_resnet import register_with_timm
+from dmc.models.detector import Detector
+from dmc.models.specialist import Specialist
 
-__all__ = ["create", "default_preprocessing", "known_architecture", "register_with_timm"]
+__all__ = ["Detector", "Specialist", "create", "default_preprocessing", "known_architecture", "register_with_timm"]

@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dmc.errors import DmcError
+from dmc.models.architecture_source import ClassifierSource
 
+NAME = re.compile(r"(?:cifar_)?resnet(\d+)")
 USUAL_HEADS = re.compile(r"^(?:linear|classifier)\.")
 USUAL_BLOCKS = re.compile(r"^(?:layer|stage)_?([123])\.(\d+)\.")
 
@@ -45,7 +47,7 @@ class CifarResNet(nn.Module):
         if depth < 8 or depth % 6 != 2:
             raise DmcError(f"cifar_resnet{depth}: a CIFAR ResNet has depth 6n+2 (8, 14, 20, 26, 32, ...)")
         blocks_per_stage = (depth - 2) // 6
-        self.num_classes, self.num_features = num_classes, 64
+        self.depth, self.num_classes, self.num_features = depth, num_classes, 64
         self.conv1 = nn.Conv2d(in_chans, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
         blocks, channels = [], 16
@@ -74,6 +76,11 @@ class CifarResNet(nn.Module):
 
     def own_name(self, name: str) -> str:
         """What a tensor is called here that public implementations call `layer2.0.conv1.weight` or `linear.bias`."""
+        if ".conv_a." in name:  # no tensor shows where a shortcut puts its zeros, but these names do
+            raise DmcError(
+                f"with names such as {name!r}, shortcuts put all of their zeros behind the channels, "
+                f"and those of cifar_resnet{self.depth} on both sides"
+            )
         block = USUAL_BLOCKS.match(name)
         blocks = len(self.blocks) // 3
         if block is None or int(block[2]) >= blocks:  # not a block, or one of a deeper network
@@ -86,6 +93,26 @@ class CifarResNet(nn.Module):
     def reset_classifier(self, num_classes: int) -> None:
         self.num_classes = num_classes
         self.fc = nn.Linear(self.num_features, num_classes).to(next(self.parameters()).device)
+
+
+class CifarResNets(ClassifierSource):
+    """`cifar_resnet32`, any depth 6n+2; also papers' `resnet32`, where timm has no network of that name."""
+
+    has_imagenet_weights = False
+
+    def claims(self, arch: str) -> bool:
+        match = NAME.fullmatch(arch)
+        if match is None or arch.startswith("cifar_"):
+            return match is not None
+        import timm
+
+        return int(match[1]) % 6 == 2 and not timm.is_model(arch)
+
+    def canonical(self, arch: str) -> str:
+        return f"cifar_{arch.removeprefix('cifar_')}"
+
+    def random(self, arch: str, num_classes: int, channels: int) -> nn.Module:
+        return CifarResNet(int(arch.removeprefix("cifar_resnet")), num_classes, channels)
 
 
 def register_with_timm() -> None:

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from typing import Self
 
 import torch
 from torch import Tensor
 from torchvision.ops import batched_nms, clip_boxes_to_image, remove_small_boxes
 
-from dmc.classes import Classes
 from dmc.data.detection_batch import ShorterSide
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line
 from dmc.metrics.average_precision import Detections
-from dmc.models.blueprint import SSD_IMAGES, Blueprint, create_detector
+from dmc.models.architecture_source import Architectures
+from dmc.models.fcos import FcosFamily
+from dmc.models.model import Model
 from dmc.models.one_stage import Answers, OneStage
-from dmc.models.specialist import Model
-from dmc.seeds import seed_for
+from dmc.models.retinanet import RetinaNetFamily
+from dmc.models.ssd import SsdFamily
 
-IMAGENET = Preprocessing(640, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # 640: the paper's shorter side
 MIN_SCORE, CANDIDATES, MAX_DETECTIONS, NMS = 0.05, 1000, 300, 0.5
 Decode = Callable[[Tensor, Tensor], Tensor]  # box offsets and their anchors to corners in pixels
 
@@ -27,7 +27,8 @@ Decode = Callable[[Tensor, Tensor], Tensor]  # box offsets and their anchors to 
 class Detector(Model):
     """Its module answers an image with logits and boxes for each anchor: see `dmc.models.one_stage`."""
 
-    task = "object-detection"
+    pipeline_tag, singular, outputs = "object-detection", "detector", ("sigmoid",)
+    architectures = Architectures("detector", RetinaNetFamily(), FcosFamily(), SsdFamily())
 
     @classmethod
     def untrained(
@@ -37,18 +38,16 @@ class Detector(Model):
         preprocessing: Preprocessing | None = None,
         seed: int = 0,
         weights: str | None = "imagenet",
-    ) -> Detector:
+    ) -> Self:
         """Random heads on a backbone with ImageNet weights, with those of a file, or with random ones (None)."""
-        plan = Blueprint.of(arch)
-        if weights is None and plan.norm == "frozen" and plan.family != "ssd":  # nobody measured its statistics
-            if "norm=" in arch:
-                raise DmcError(f"{arch}: random weights cannot stay as they are; leave norm=frozen out")
-            arch = f"{arch},norm=batch"
-        classes = Classes.of(names)
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_for(seed, "weights"))
-            module = create_detector(arch, classes.width, weights)
-        return cls(module, classes, preprocessing or detector_preprocessing(arch), "sigmoid", arch, name=arch)
+        arch = cls.architectures.known(arch)
+        if weights is None:
+            arch = cls.architectures.find(arch).begun_at_random(arch)
+        return cls._begun(arch, names, preprocessing, "sigmoid", seed, weights)
+
+    @classmethod
+    def claims(cls, arch: str) -> bool:
+        return cls.architectures.claims(arch)
 
     @property
     def network(self) -> OneStage:
@@ -94,37 +93,10 @@ class Detector(Model):
             self.require_finite(answers.logits_NAK)
             return found_in(answers, self.scores(answers), self.network.decoded, sizes, least)
 
-    def widened(self, names: Iterable[str], seed: int = 0) -> Detector:
-        """A copy that answers for more classes: for the old ones as before, for the new ones at random."""
-        if self.arch is None or not self.classes.whole:
-            raise DmcError(f"{self.name} cannot grow: it needs an architecture name and all of its own classes")
-        classes = Classes.of((*self.names, *names))
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_for(seed, "weights"))
-            module = create_detector(self.arch, classes.width)
-        wide = type(self)(module, classes, self.preprocessing, self.output, self.arch, self.name)
-        old, new = (len(model.names) + model.network.background for model in (self, wide))
-        own = self.module.state_dict()
-        with torch.no_grad():
-            for key, value in wide.module.state_dict().items():
-                if value.shape == own[key].shape:
-                    value.copy_(own[key])
-                else:  # a class head has its outputs anchor by anchor
-                    value.view(-1, new, *value.shape[1:])[:, :old] = own[key].view(-1, old, *value.shape[1:])
-        return wide
-
-
-def detector_preprocessing(arch: str) -> Preprocessing:
-    """ImageNet's, or what the backbone was trained with; the shorter side has 640 pixels, an SSD's square its own."""
-    plan = Blueprint.of(arch)
-    if plan.family == "ssd":
-        return Preprocessing(*SSD_IMAGES[plan.backbone])
-    if not plan.backbone.startswith("timm/"):
-        return IMAGENET
-    import timm
-
-    cfg = timm.get_pretrained_cfg(plan.backbone.removeprefix("timm/"))
-    return replace(IMAGENET, mean=tuple(cfg.mean), std=tuple(cfg.std)) if cfg else IMAGENET
+    def _copy_outputs(self, narrow: Tensor, wide: Tensor, grown: Self) -> None:
+        """A class head has its outputs anchor by anchor."""
+        old, new = (len(model.names) + model.network.background for model in (self, grown))
+        wide.view(-1, new, *wide.shape[1:])[:, :old] = narrow.view(-1, old, *wide.shape[1:])
 
 
 def found_in(

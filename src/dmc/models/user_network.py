@@ -16,13 +16,57 @@ from torch import nn
 
 from dmc.errors import DmcError
 from dmc.files import write_text
+from dmc.models.architecture_source import ClassifierSource
 from dmc.user_code import blaming, run_file
 
 FACTORY = re.compile(r"(.+\.py):(\w+)")
 
 
-def is_factory(arch: str) -> bool:
-    return FACTORY.fullmatch(arch) is not None
+class UserNetworks(ClassifierSource):
+    """`FILE.py:FUNCTION`."""
+
+    has_imagenet_weights = False
+    runs_code = True
+
+    def claims(self, arch: str) -> bool:
+        return FACTORY.fullmatch(arch) is not None
+
+    def random(self, arch: str, num_classes: int, channels: int) -> nn.Module:
+        """Run the file and call the function, with the number of classes where it takes that."""
+        file, name = _parts(arch)
+        function = getattr(run_file(file), name, None)
+        if not callable(function):
+            raise DmcError(f"{file} has no function {name!r}")
+        with blaming(file):
+            module = _called(function, num_classes)
+        if not isinstance(module, nn.Module):
+            raise DmcError(f"{arch} makes a {type(module).__name__}, not a torch.nn.Module")
+        return module
+
+    def keep(self, arch: str, folder: Path) -> str:
+        """Copy the file to a model's folder; return the architecture's name there."""
+        file, name = _parts(arch)
+        if not file.is_file():
+            raise DmcError(f"no such file: {file}")
+        source, copy = file.read_text(encoding="utf-8"), folder / file.name
+        if copy.exists() and copy.read_text(encoding="utf-8") != source:
+            raise DmcError(f"{copy} is another file than {file}; choose another folder")
+        write_text(copy, source)
+        return f"{file.name}:{name}"
+
+    def reopen(self, arch: str, given: str | None, folder: Path, model: str) -> str:
+        """Name the code that makes a saved model, if the user names it; else say how, since it would be run."""
+        if given is None:
+            raise DmcError(f"{model} is made by code, {arch}; look at it, and name it to run it: {model},arch={arch}")
+        if not self.claims(given):
+            raise DmcError(f"{model} is made by {arch}, not by {given}")
+        file, name = _parts(given)
+        copy = folder / file
+        if not file.is_file():
+            return f"{copy}:{name}"
+        if copy.is_file() and copy.read_bytes() != file.read_bytes():
+            raise DmcError(f"{file} and {copy} differ; say which one to run by its whole path")
+        return given
 
 
 def _parts(arch: str) -> tuple[Path, str]:
@@ -31,49 +75,9 @@ def _parts(arch: str) -> tuple[Path, str]:
     return Path(match[1]), match[2]
 
 
-def make(arch: str, num_classes: int) -> nn.Module:
-    """Run the file and call the function, with the number of classes where it takes that."""
-    file, name = _parts(arch)
-    function = getattr(run_file(file), name, None)
-    if not callable(function):
-        raise DmcError(f"{file} has no function {name!r}")
-    with blaming(file):
-        module = _called(function, num_classes)
-    if not isinstance(module, nn.Module):
-        raise DmcError(f"{arch} makes a {type(module).__name__}, not a torch.nn.Module")
-    return module
-
-
 def _called(function: Callable[..., Any], num_classes: int) -> Any:
     parameters = inspect.signature(function).parameters
     if "num_classes" in parameters:
         return function(num_classes=num_classes)
     needed = [p for p in parameters.values() if p.default is p.empty and p.kind is p.POSITIONAL_OR_KEYWORD]
     return function(num_classes) if needed else function()
-
-
-def keep_file(arch: str, folder: Path) -> str:
-    """Copy the file to a model's folder; the architecture's name there."""
-    file, name = _parts(arch)
-    if not file.is_file():
-        raise DmcError(f"no such file: {file}")
-    source, copy = file.read_text(encoding="utf-8"), folder / file.name
-    if copy.exists() and copy.read_text(encoding="utf-8") != source:
-        raise DmcError(f"{copy} is another file than {file}; choose another folder")
-    write_text(copy, source)
-    return f"{file.name}:{name}"
-
-
-def permitted(saved: str, given: str | None, folder: Path, model: str) -> str:
-    """The architecture of a saved model that would run a file, if the user names one; else an error that says how."""
-    if given is None:
-        raise DmcError(f"{model} is made by code, {saved}; look at it, and name it to run it: {model},arch={saved}")
-    if not is_factory(given):
-        raise DmcError(f"{model} is made by {saved}, not by {given}")
-    file, name = _parts(given)
-    copy = folder / file
-    if not file.is_file():
-        return f"{copy}:{name}"
-    if copy.is_file() and copy.read_bytes() != file.read_bytes():
-        raise DmcError(f"{file} and {copy} differ; say which one to run by its whole path")
-    return given

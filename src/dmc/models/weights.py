@@ -9,20 +9,27 @@ from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from itertools import pairwise, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dmc.errors import DmcError, first_line
-from dmc.models.cifar_resnet import CifarResNet
 
 logger = logging.getLogger("dmc")
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
 WRAPPINGS = ("state_dict", "model_state_dict", "model", "net")  # what training scripts put around a state dict
 COUNTER = "num_batches_tracked"
 ANOTHER = "for another network, dmc.Specialist(module, classes, preprocessing) takes the module itself"
+
+
+@runtime_checkable
+class KnowsOtherNames(Protocol):
+    """A module whose public implementations call their tensors otherwise."""
+
+    def own_name(self, name: str) -> str:
+        """Give a tensor's name here; raise an error if a name shows that the network is another one."""
 
 
 def weights_in(folder: Path, name: str) -> Path:
@@ -129,9 +136,11 @@ def _under_own_names(
     own, theirs = _counted_out(module.state_dict()), _counted_out(tensors)
     if own.keys() <= theirs.keys():
         return tensors, ""
-    if isinstance(module, CifarResNet):
-        _require_zeros_on_both_sides(theirs, path, arch)
-        usual = {key: module.own_name(key) for key in theirs}
+    if isinstance(module, KnowsOtherNames):
+        try:
+            usual = {key: module.own_name(key) for key in theirs}
+        except DmcError as error:
+            raise DmcError(f"{path} does not fit {arch}: {error}; {ANOTHER}") from None
         theirs = {usual[key] if usual[key] in own else key: value for key, value in theirs.items()}
     # A .safetensors file has its tensors in the order of their names, which tells nothing.
     if theirs.keys() == own.keys() or path.suffix == ".safetensors" or not _agree_in_order(own, theirs, class_count):
@@ -141,16 +150,6 @@ def _under_own_names(
         f"{path}: its tensors have other names than those of {arch} and are taken in their order, {other!r} for "
         f"{ours!r} and so on; evaluate it to be sure"
     )
-
-
-def _require_zeros_on_both_sides(names: Iterable[str], path: Path, arch: str) -> None:
-    """No tensor shows where a shortcut puts its zeros, but the names of one public family do."""
-    for name in names:
-        if ".conv_a." in name:
-            raise DmcError(
-                f"{path} does not fit {arch}: with names such as {name!r}, shortcuts put all of their zeros behind the "
-                f"channels, and those of {arch} on both sides; {ANOTHER}"
-            )
 
 
 def _agree_in_order(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor], class_count: int) -> bool:

@@ -17,7 +17,7 @@ def findings(planned: Consolidation[Any]) -> dict[str, Any]:
     passes = planned.schedule.epochs
     images = passes * planned.trained_on
     return {
-        "task": planned.student.task,
+        "task": planned.student.pipeline_tag,
         "teachers": [
             {"name": s.name, "parameters": s.parameter_count, **s.settings} for s in planned.teachers.specialists
         ],

@@ -11,7 +11,7 @@ from dmc.config import PredictConfig
 from dmc.data.decode import DecodeError
 from dmc.data.pictures import pictures
 from dmc.errors import DmcError
-from dmc.models.specialist import Model
+from dmc.models.model import Model
 from dmc.report.drawing import drawn
 from dmc.tasks import VisionTask
 

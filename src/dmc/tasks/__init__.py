@@ -7,7 +7,7 @@ from typing import Any
 
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
-from dmc.models.specialist import Model
+from dmc.models.model import Model
 from dmc.tasks.base import Place, VisionTask
 from dmc.tasks.classification import Classification
 from dmc.tasks.detection import Detection
@@ -40,4 +40,4 @@ def task_for(data: Place, arch: str | None) -> VisionTask[Any]:
 
 def task_named(tag: str) -> VisionTask[Any]:
     """Find the kind by the hub's name for it, as a model's config.json has it."""
-    return next(task for task in TASKS if task.model.task == tag)
+    return next(task for task in TASKS if task.model.pipeline_tag == tag)

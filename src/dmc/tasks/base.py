@@ -13,7 +13,7 @@ from dmc.consolidation import Consolidation
 from dmc.data.decode import DecodeError
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record, Source
-from dmc.models.specialist import AnyModel, Model
+from dmc.models.model import AnyModel, Model
 from dmc.training.held_out import HeldOut
 from dmc.training.loop import Objective
 

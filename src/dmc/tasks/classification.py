@@ -23,7 +23,7 @@ from dmc.data.sources import Record, Source, share_held_out
 from dmc.device import pick_device
 from dmc.distill.teachers import Teachers
 from dmc.evaluation import classification as evaluation
-from dmc.models.blueprint import is_detector
+from dmc.models.load import class_for
 from dmc.models.specialist import Specialist
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
@@ -41,7 +41,7 @@ class Classification(VisionTask[Specialist]):
     paper_arch = "cifar_resnet32"
 
     def is_architecture(self, arch: str) -> bool:
-        return not is_detector(arch)
+        return class_for(arch) is Specialist
 
     def is_labeled(self, data: Place) -> bool:
         return True

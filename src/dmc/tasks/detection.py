@@ -26,8 +26,8 @@ from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.errors import DmcError
 from dmc.evaluation import detection as evaluation
 from dmc.evaluation.detection import DetectedObject
-from dmc.models.blueprint import is_detector
 from dmc.models.detector import Detector
+from dmc.models.load import class_for
 from dmc.specs import split_spec
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.detector_consolidation import DetectorConsolidation
@@ -44,7 +44,7 @@ class Detection(VisionTask[Detector]):
     finds_boxes = True
 
     def is_architecture(self, arch: str) -> bool:
-        return is_detector(arch)
+        return class_for(arch) is Detector
 
     def is_labeled(self, data: Place) -> bool:
         """A VOC folder or a COCO file."""

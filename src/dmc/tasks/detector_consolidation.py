@@ -22,7 +22,7 @@ from dmc.distill.detector_agreement import SURE, Recovered
 from dmc.distill.detector_teachers import DetectorTeachers, gathered, require_same_anchors
 from dmc.distill.losses import loss_named
 from dmc.errors import DmcError
-from dmc.models.detector import Detector, detector_preprocessing
+from dmc.models.detector import Detector
 from dmc.training.loop import Objective
 
 log = logging.getLogger("dmc")
@@ -89,7 +89,7 @@ class DetectorConsolidation(Consolidation[Detector]):
 
     def _new_student(self, teachers: Sequence[Detector]) -> Detector:
         arch = self.config.arch or teachers[0].require_arch()
-        alike = next((d.preprocessing for d in teachers if d.arch == arch), detector_preprocessing(arch))
+        alike = next((d.preprocessing for d in teachers if d.arch == arch), Detector.architectures.preprocessing(arch))
         preprocessing = replace(alike, size=self.config.size or self.teachers.transform.size)
         names = self.teachers.union.names
         return Detector.untrained(arch, names, preprocessing, self.config.seed, self.config.weights)

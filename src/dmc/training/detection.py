@@ -18,7 +18,7 @@ from dmc.data.loader import MEMORY
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.device import index
-from dmc.models.detector import Detector, detector_preprocessing
+from dmc.models.detector import Detector
 from dmc.models.one_stage import Answers
 from dmc.training.held_out import HeldOut
 from dmc.training.loop import Objective
@@ -82,7 +82,7 @@ def detector_for(
     seed: int = 0,
 ) -> Detector:
     """An untrained detector for the classes of labeled scenes."""
-    preprocessing = preprocessing or detector_preprocessing(arch)
+    preprocessing = preprocessing or Detector.architectures.preprocessing(arch)
     preprocessing = replace(preprocessing, size=size or preprocessing.size)
     return Detector.untrained(arch, source.classes, preprocessing, seed, weights)
 

@@ -10,7 +10,7 @@ from typing import Any, Generic
 from dmc.classes import counted, listed
 from dmc.data.sources import Source
 from dmc.errors import DmcError
-from dmc.models.specialist import AnyModel
+from dmc.models.model import AnyModel
 
 log = logging.getLogger("dmc")
 

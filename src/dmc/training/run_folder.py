@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from dmc.config import RunConfig
 from dmc.errors import DmcError, first_line
 from dmc.files import OWN_FILES, replacing, require_free, write_text
-from dmc.models.specialist import AnyModel
+from dmc.models.model import AnyModel
 from dmc.models.weights import fill, read_weights, weights_in
 
 MAY_DIFFER = ("versions", "from")  # a teacher may have moved: its fingerprint is what counts

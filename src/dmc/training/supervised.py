@@ -21,7 +21,8 @@ from dmc.data.sources import Source
 from dmc.device import index, pick_device
 from dmc.errors import DmcError
 from dmc.models.architectures import default_preprocessing
-from dmc.models.specialist import AnyModel, Model, Specialist
+from dmc.models.model import AnyModel, Model
+from dmc.models.specialist import Specialist
 from dmc.training.held_out import HeldOut
 from dmc.training.loop import Objective, fit, images_per_second
 from dmc.training.run_folder import Run, versions

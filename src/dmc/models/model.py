@@ -1,0 +1,277 @@
+"""A model, the names of its classes and what it wants to see: what all kinds of models have in common.
+
+On disk it is a folder: `model.safetensors`, `config.json` (timm's format with one more section) and a model card.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, Self, TypeVar, get_args
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from dmc.classes import Classes, counted
+from dmc.config import Output
+from dmc.data.decode import Transform
+from dmc.data.preprocess import Preprocessing
+from dmc.errors import DmcError, first_line
+from dmc.files import replacing, umask, write_text
+from dmc.models.architecture_source import Architectures
+from dmc.seeds import seed_for
+
+AnyModel = TypeVar("AnyModel", bound="Model")  # of one kind: classifiers or detectors
+MODELS: dict[str, type[Model]] = {}  # every kind, by its pipeline tag
+
+
+class Model(ABC):
+    """A module, class names, preprocessing, a place on disk. A subclass with a `pipeline_tag` is a kind of its own."""
+
+    pipeline_tag: ClassVar[str]  # the hub's word for what it does
+    singular: ClassVar[str]  # what one is called in messages
+    architectures: ClassVar[Architectures]  # what its modules may be
+    outputs: ClassVar[tuple[Output, ...]] = get_args(Output)  # what its logits may mean, the usual first
+    library_name: ClassVar[str] = "deep-model-consolidation"  # the library that can open a saved one, for its card
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "pipeline_tag" in vars(cls):
+            MODELS[cls.pipeline_tag] = cls
+
+    def __init__(
+        self,
+        module: nn.Module,
+        classes: Iterable[str] | Classes,
+        preprocessing: Preprocessing | None = None,
+        output: Output = "softmax",
+        arch: str | None = None,
+        name: str = "model",
+        provenance: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.module = module.eval()
+        self.classes = classes if isinstance(classes, Classes) else Classes.of(classes)
+        self.preprocessing = preprocessing or Preprocessing()
+        self.output, self.arch, self.name = output, arch, name
+        self.provenance = dict(provenance or {})
+        if output not in get_args(Output):
+            raise DmcError(f"{name}: output kind {output!r} is neither 'softmax' nor 'sigmoid'")
+        self._check_head()
+
+    @classmethod
+    def claims(cls, arch: str) -> bool:
+        """Tell whether an architecture's name alone says that a model is of this kind."""
+        return False
+
+    @classmethod
+    def labels(cls, known: Sequence[str], given: Sequence[str] | None, width: int, name: str) -> Sequence[str]:
+        """Choose the class names of a network that was saved or released: `known` came with it."""
+        if given is not None:
+            raise DmcError(f"{name} knows its architecture and its classes; they are given for state dicts only")
+        return known
+
+    @classmethod
+    def _begun(
+        cls,
+        arch: str,
+        names: Iterable[str],
+        preprocessing: Preprocessing | None,
+        output: Output,
+        seed: int,
+        weights: str | None = None,
+    ) -> Self:
+        """Make an untrained model; what is random about its weights is a function of the seed."""
+        arch = cls.architectures.known(arch)
+        preprocessing = preprocessing or cls.architectures.preprocessing(arch)
+        classes = Classes.of(names)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_for(seed, "weights"))
+            module = cls.architectures.create(arch, classes.width, preprocessing.channels, weights)
+        return cls(module, classes, preprocessing, output, arch, name=arch)
+
+    def widened(self, names: Iterable[str], seed: int = 0) -> Self:
+        """Copy it with outputs for more classes: the old ones answer as before, the new ones at random."""
+        if self.arch is None or not self.classes.whole:
+            raise DmcError(f"{self.name} cannot grow: it needs an architecture name and all of its own classes")
+        wide = self._begun(self.arch, (*self.names, *names), self.preprocessing, self.output, seed)
+        wide.name = self.name
+        own = self.module.state_dict()
+        with torch.no_grad():
+            for key, value in wide.module.state_dict().items():
+                if value.shape == own[key].shape:
+                    value.copy_(own[key])
+                else:
+                    self._copy_outputs(own[key], value, wide)
+        return wide
+
+    def _copy_outputs(self, narrow: Tensor, wide: Tensor, grown: Self) -> None:
+        """Copy a tensor with a row for each class to that of a model with more classes."""
+        wide[: len(narrow)] = narrow
+
+    def require_arch(self) -> str:
+        """For others to be built like it."""
+        if self.arch is None:
+            raise DmcError(f"{self.name} has no architecture name; say which one the student has (arch)")
+        return self.arch
+
+    @abstractmethod
+    def _check_head(self) -> None:
+        """Refuse a module whose answer does not fit the class names."""
+
+    @property
+    @abstractmethod
+    def transform(self) -> Transform:
+        """How an image is shaped for it."""
+
+    @abstractmethod
+    def blank(self) -> Tensor:
+        """An image with nothing on it, as the module takes it."""
+
+    def __repr__(self) -> str:
+        arch = self.arch or type(self.module).__name__
+        return f"{type(self).__name__}({self.name}: {arch}, {counted(self.names)})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.classes.names
+
+    @property
+    def device(self) -> torch.device:
+        return next((p.device for p in self.module.parameters()), torch.device("cpu"))
+
+    @property
+    def parameter_count(self) -> int:
+        return sum(p.numel() for p in self.module.parameters())
+
+    def to(self, device: torch.device) -> Self:
+        self.module.to(device).to(memory_format=torch.channels_last)
+        return self
+
+    def keep(self, names: Iterable[str]) -> Self:
+        """The same network, answering with these classes only."""
+        return self._with(self.classes.keep(names, self.name))
+
+    def rename(self, new_names: Mapping[str, str]) -> Self:
+        """The same network under other class names: `{"automobile": "car"}`."""
+        return self._with(self.classes.rename(new_names, self.name))
+
+    def _with(self, classes: Classes) -> Self:
+        return type(self)(self.module, classes, self.preprocessing, self.output, self.arch, self.name, self.provenance)
+
+    def answering_with(self, module: nn.Module) -> Self:
+        """The same model, asked through another module that computes the same."""
+        twin = copy.copy(self)
+        twin.module = module
+        return twin
+
+    def require_finite(self, logits: Tensor) -> None:
+        """Refuse answers that nobody could learn from."""
+        if not torch.isfinite(logits).all():
+            raise DmcError(f"{self.name} gives logits that are not finite; its weights are broken")
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All but the weights, for a run's configuration."""
+        return {
+            "arch": self.arch,
+            "classes": list(self.names),
+            "output": self.output,
+            "preprocessing": asdict(self.preprocessing),
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the weights and what their outputs mean."""
+        digest = hashlib.sha256(repr((self.classes, self.preprocessing, self.output)).encode())
+        for key, value in sorted(self.module.state_dict().items()):
+            digest.update(key.encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    def save(self, folder: str | Path) -> Path:
+        """Write weights, configuration and model card; `dmc.load(folder)` gives the model back."""
+        if self.arch is None:
+            raise DmcError(
+                f"{self.name} has no architecture name, so nobody could load it again; set `arch`, "
+                "also to a function in a file of yours: 'net.py:make_network'"
+            )
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        arch = self.architectures.find(self.arch).keep(self.arch, folder)
+        tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.module.state_dict().items()}
+        with replacing(folder / "model.safetensors") as path:
+            try:
+                save_file(tensors, path, metadata={"format": "pt"})
+            except SafetensorError as error:  # a full disk
+                raise DmcError(f"cannot write {folder / 'model.safetensors'}: {first_line(error)}") from None
+            path.chmod(0o666 & ~umask())  # safetensors writes for the owner alone
+        write_text(folder / "README.md", self._card(arch))
+        config = json.dumps(self._config(arch), indent=2) + "\n"
+        write_text(folder / "config.json", config)  # last: it completes the folder
+        return folder
+
+    def _config(self, arch: str) -> dict[str, Any]:
+        p = self.preprocessing
+        return {
+            "architecture": arch,
+            "num_classes": self.classes.width,
+            "label_names": list(self.names),
+            "pretrained_cfg": {
+                "architecture": arch,
+                "num_classes": self.classes.width,
+                "input_size": [p.channels, p.size, p.size],
+                "mean": list(p.mean),
+                "std": list(p.std),
+                "interpolation": p.interpolation,
+                "crop_pct": p.crop_pct,
+            },
+            "dmc": {
+                "task": self.pipeline_tag,
+                "output": self.output,
+                "columns": None if self.classes.whole else list(self.classes.columns),
+                "provenance": self.provenance,
+            },
+        }
+
+    def _card(self, arch: str) -> str:
+        p = asdict(self.preprocessing)
+        named = f', arch="{arch}"' if self.architectures.find(arch).runs_code else ""
+        lines = [
+            "---",
+            f"library_name: {self.library_name}",
+            f"pipeline_tag: {self.pipeline_tag}",
+            f"tags: [{self.pipeline_tag}, deep-model-consolidation]",
+            "---",
+            f"# {arch}, {counted(self.names)}",
+            "",
+            f'Made with `dmc` (deep-model-consolidation). Load it with `dmc.load("this-folder"{named})`.',
+            "",
+            f"- classes: {'; '.join(self.names)}",
+            f"- parameters: {self.parameter_count:,}",
+            f"- output: {self.output}",
+            *(f"- {key}: {value}" for key, value in p.items()),
+            "",
+            "## Where it comes from",
+            "",
+            *(
+                f"- {key}: {line}"
+                for key, value in self.provenance.items()
+                for line in (value if isinstance(value, list) else [value])
+            ),
+            "",
+        ]
+        return "\n".join(lines)
+
+
+def require(model: Model, kind: type[AnyModel]) -> AnyModel:
+    """Refuse a model of another kind."""
+    if not isinstance(model, kind):
+        raise DmcError(f"{model.name} is a {model.singular}; a {kind.singular} is needed here")
+    return model

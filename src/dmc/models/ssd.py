@@ -1,0 +1,100 @@
+"""SSD (Liu et al. 2016): a background class, a square image, weights of its own normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torchvision.models import VGG16_Weights, detection, vgg16
+from torchvision.models.detection.ssd import SSD, SSDFeatureExtractorVGG
+from torchvision.ops import box_iou
+
+from dmc.data.preprocess import Preprocessing
+from dmc.errors import DmcError
+from dmc.models.one_stage import Answers, DetectorFamily, OneStage, Targets
+from dmc.models.weights import begin_from, fetched, read_weights
+
+VGG, LITE = "ssd300_vgg16", "ssdlite320_mobilenet_v3_large"
+IMAGES = {  # what torchvision's backbones and COCO weights want
+    VGG: Preprocessing(300, (0.48235, 0.45882, 0.40784), (1 / 255,) * 3),
+    LITE: Preprocessing(320, (0.5,) * 3, (0.5,) * 3),
+}
+
+
+class SsdDetector(OneStage, SSD):  # type: ignore[misc]
+    proposal_matcher: Callable[[Tensor], Tensor]
+    background = 1
+    stretches = True
+
+    def kept(self, answers: Answers, columns: Sequence[int]) -> Answers:
+        """What looks like another class is background: its probability goes there."""
+        other_NAJ = _with_background(answers.logits_NAK)
+        other_NAJ[..., [column + 1 for column in columns]] = -torch.inf
+        background_NA1 = other_NAJ.logsumexp(dim=-1, keepdim=True)
+        return answers._replace(logits_NAK=answers.logits_NAK[..., list(columns)] - background_NA1)
+
+    def answer(self, head: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+        logits = head["cls_logits"]
+        return logits[..., 1:] - logits[..., :1], head["bbox_regression"]
+
+    def objective(self, answers: Answers, targets: Targets) -> dict[str, Tensor]:
+        """A softmax does not change when the background's logit is taken to be 0."""
+        head = {"cls_logits": _with_background(answers.logits_NAK), "bbox_regression": answers.boxes_NAB}
+        shifted = [{"boxes": target["boxes"], "labels": target["labels"] + 1} for target in targets]
+        anchors = [answers.anchors_A4] * len(targets)
+        matches = [self._matched(target["boxes"], answers.anchors_A4) for target in targets]
+        return self.compute_loss(shifted, head, anchors, matches)
+
+    def _matched(self, boxes_M4: Tensor, anchors_A4: Tensor) -> Tensor:
+        if not len(boxes_M4):
+            return torch.full((len(anchors_A4),), -1, dtype=torch.int64, device=anchors_A4.device)
+        return self.proposal_matcher(box_iou(boxes_M4, anchors_A4))
+
+    def scores(self, logits_NAK: Tensor, boxes_NAB: Tensor) -> Tensor:
+        return _with_background(logits_NAK).softmax(dim=-1)[..., 1:]
+
+    def decoded(self, boxes_MB: Tensor, anchors_M4: Tensor) -> Tensor:
+        corners: Tensor = self.box_coder.decode_single(boxes_MB, anchors_M4)
+        return corners
+
+
+def _with_background(logits_NAK: Tensor) -> Tensor:
+    return torch.cat([torch.zeros_like(logits_NAK[..., :1]), logits_NAK], dim=-1)
+
+
+class SsdFamily(DetectorFamily):
+    """torchvision builds them whole; only the class is ours."""
+
+    prefix, pattern = r"(?:ssd\d|ssdlite)", f"{VGG}|{LITE}"
+    usage = f"{VGG} or {LITE}"
+    network = SsdDetector
+    with_coco_weights = (VGG, LITE)
+
+    def create(self, arch: str, num_classes: int, channels: int, weights: str | None) -> nn.Module:
+        make = getattr(detection, arch)
+        network = make(weights=None, weights_backbone=None, num_classes=num_classes + 1)
+        if weights is not None:
+            network.backbone = _filled_vgg(arch, weights)
+        network.requires_grad_(True)  # torchvision freezes VGG's first layers, which a saved detector would not tell
+        size = IMAGES[arch].size
+        return SsdDetector(network.backbone, network.anchor_generator, (size, size), num_classes + 1, head=network.head)
+
+    def preprocessing(self, arch: str) -> Preprocessing:
+        return IMAGES[arch]
+
+
+def _filled_vgg(arch: str, weights: str) -> nn.Module:
+    """VGG-16's features with the weights that SSD's normalisation belongs to, or a file's."""
+    if arch != VGG:
+        raise DmcError(
+            f"there are no ImageNet weights for the reduced tail of {arch}'s network; use random ones"
+        )
+    url = VGG16_Weights.IMAGENET1K_FEATURES.url
+    state = fetched(url, f"ImageNet weights of {arch}") if weights == "imagenet" else read_weights(Path(weights))
+    features = vgg16(init_weights=False).features
+    own = {key.removeprefix("features."): value for key, value in state.items() if key.startswith("features.")}
+    begin_from(features, own, Path(weights), arch, class_count=0)
+    extractor: nn.Module = SSDFeatureExtractorVGG(features, highres=False)
+    return extractor
