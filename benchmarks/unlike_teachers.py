@@ -21,7 +21,8 @@ from dmc.bench.streams import open_stream
 from dmc.config import Scale, Schedule
 from dmc.data.loader import open_loader
 from dmc.data.open import open_images
-from dmc.data.sources import JoinedImages, Source, Unlabeled, at_places, permuted
+from dmc.data.sources import Source, permuted
+from dmc.data.subsets import JoinedImages, Unlabeled, at_places
 from dmc.distill.balance import balancing_factors, output_layer, peaks, scale_rows, sharpness
 from dmc.distill.teachers import Teachers
 from dmc.models.specialist import Specialist

@@ -15,7 +15,7 @@ from dmc.choices import clamped, shorter_side, timed
 from dmc.config import CONSOLIDATION, SPECIALIST, ConsolidateConfig, Length, NetworkConfig, Schedule
 from dmc.data.open import open_images, open_labeled
 from dmc.data.preprocess import Preprocessing
-from dmc.data.sources import ArrayImages
+from dmc.data.readers import ArrayImages
 from dmc.errors import DmcError
 from dmc.merging import student_for
 from dmc.models.specialist import Specialist

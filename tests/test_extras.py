@@ -12,7 +12,7 @@ import pytest
 
 from dmc.bench.digits import digits
 from dmc.bench.readers import svhn
-from dmc.data.sources import Objects
+from dmc.data.annotations import Objects
 from dmc.errors import DmcError
 from dmc.evaluation.detection import DetectionEvaluation, coco_precision
 from dmc.metrics.average_precision import AveragePrecision, Detections

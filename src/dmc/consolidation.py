@@ -18,7 +18,8 @@ from dmc.data.batch import Batch
 from dmc.data.decode import Skipped, Transform, decoded
 from dmc.data.loader import ENOUGH, ImageLoader, fits, held_loader, open_loader
 from dmc.data.open import OneSet, open_images
-from dmc.data.sources import Record, split_off
+from dmc.data.sources import Record
+from dmc.data.subsets import split_off
 from dmc.device import pick_device
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from dmc.bench.runner import Bench, confusion, every_tracker
 from dmc.config import CONSOLIDATION, SPECIALIST
-from dmc.data.sources import ListedImages
+from dmc.data.subsets import ListedImages
 from dmc.errors import DmcError
 from dmc.methods import METHODS, Learned, Lesson, Method
 from dmc.models.specialist import Specialist

@@ -40,7 +40,7 @@ def only(source: DetectionImages) -> Record:
 def test_voc_pixels_become_borders(tmp_path: Path) -> None:
     folder = voc_with(tmp_path, voc_object("cat", 1, 1, 40, 30) + voc_object("dog", 3, 5, 3, 5, difficult=1))
     source = open_annotated(folder)
-    objects = only(source).objects
+    objects = only(source).marked
     assert objects is not None
     assert source.classes == ("cat", "dog")
     assert objects.boxes_M4.tolist() == [[0, 0, 40, 30], [2, 4, 3, 5]]  # one pixel is one wide
@@ -49,7 +49,7 @@ def test_voc_pixels_become_borders(tmp_path: Path) -> None:
 
 
 def test_a_missing_size_is_read_from_the_image(tmp_path: Path) -> None:
-    objects = only(open_annotated(voc_with(tmp_path, voc_object("cat", 1, 1, 9, 9), size=""))).objects
+    objects = only(open_annotated(voc_with(tmp_path, voc_object("cat", 1, 1, 9, 9), size=""))).marked
     assert objects is not None
     assert (objects.width, objects.height) == (40, 30)
 
@@ -65,7 +65,7 @@ def test_a_size_that_is_not_the_images_is_found_out(tmp_path: Path) -> None:
 def test_boxes_outside_are_cut_and_empty_ones_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     inside, outside = voc_object("cat", -4, 20, 20, 90), voc_object("cat", 60, 1, 70, 9)
     source = open_annotated(voc_with(tmp_path, inside + outside + voc_object("cat", 9, 9, 8, 20)))
-    objects = only(source).objects
+    objects = only(source).marked
     assert objects is not None
     assert objects.boxes_M4.tolist() == [[0, 19, 20, 30]]
     assert "2 boxes cover nothing of their image and are left out (first: " in caplog.text
@@ -151,13 +151,13 @@ def test_coco(tmp_path: Path) -> None:
     source = open_annotated(coco_file(tmp_path))
     assert source.classes == ("cat", "dog")  # in the order of their ids, and without the cow that nothing is
     first, second = source.records()
-    assert first.objects is not None
-    assert second.objects is not None
-    assert first.objects.boxes_M4.tolist() == [[2, 3, 6, 8], [0, 0, 20, 10]]
-    assert first.objects.labels_M.tolist() == [1, 0]
-    assert first.objects.difficult_M.tolist() == [False, True]
-    assert len(second.objects.labels_M) == 0  # images without objects are kept
-    assert second.objects.width == 20
+    assert first.marked is not None
+    assert second.marked is not None
+    assert first.marked.boxes_M4.tolist() == [[2, 3, 6, 8], [0, 0, 20, 10]]
+    assert first.marked.labels_M.tolist() == [1, 0]
+    assert first.marked.difficult_M.tolist() == [False, True]
+    assert len(second.marked.labels_M) == 0  # images without objects are kept
+    assert second.marked.width == 20
     (tmp_path / "annotations").mkdir()
     moved = (tmp_path / "instances.json").rename(tmp_path / "annotations" / "instances.json")
     assert len(open_annotated(f"{moved},images={tmp_path}")) == 2
@@ -207,7 +207,7 @@ def test_a_rotated_photograph_without_a_stated_size_is_upright(tmp_path: Path) -
     exif[0x0112] = 6  # the camera was held on its side
     folder = voc_with(tmp_path, voc_object("cat", 1, 1, 9, 9), size="")
     Image.new("RGB", (40, 30)).save(folder / "JPEGImages" / "a.jpg", exif=exif)
-    objects = only(open_annotated(folder)).objects
+    objects = only(open_annotated(folder)).marked
     assert objects is not None
     assert (objects.width, objects.height) == (30, 40)
 
@@ -216,7 +216,7 @@ def test_other_classes_are_hidden(squares: Path) -> None:
     everything = open_annotated(squares)
     red = everything.keep(["red"])
     assert 0 < len(red) < len(everything)
-    assert all(set(r.objects.labels_M) == {0} for r in red.records() if r.objects is not None)
+    assert all(set(r.marked.labels_M) == {0} for r in red.records() if r.objects is not None)
     assert len(everything.keep(["red"], empty=True)) == len(everything)
 
 

@@ -19,7 +19,9 @@ from PIL import Image
 
 from dmc.data.decode import CenterCrop, decode, decode_or_skip
 from dmc.data.open import open_images, open_labeled, sample_of
-from dmc.data.sources import ArrayImages, JoinedImages, Record, Source, Unlabeled, buffer_shuffled
+from dmc.data.readers import ArrayImages
+from dmc.data.sources import Record, Source, buffer_shuffled
+from dmc.data.subsets import JoinedImages, Unlabeled
 from dmc.errors import DmcError
 from tests.conftest import write_images
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from dmc.data.open import open_labeled, open_with_held_out
-from dmc.data.sources import ArrayImages, share_held_out
+from dmc.data.readers import ArrayImages
 from dmc.data.splits import find_split
+from dmc.data.subsets import share_held_out
 from dmc.errors import DmcError
 from tests.conftest import write_images
 from tests.data.test_sources import hub_table

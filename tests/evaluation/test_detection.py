@@ -14,8 +14,7 @@ import pytest
 from PIL import Image
 from torch import Tensor
 
-from dmc.data.annotations import AnnotatedImage, DetectionImages
-from dmc.data.sources import Objects
+from dmc.data.annotations import AnnotatedImage, DetectionImages, Objects
 from dmc.errors import DmcError
 from dmc.evaluation.detection import DetectedObject, evaluate
 from dmc.metrics.average_precision import Detections

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dmc.config import Schedule
-from dmc.data.sources import ArrayImages
+from dmc.data.readers import ArrayImages
 from dmc.methods.base import Lesson
 from dmc.recipes.profile import Profile
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dmc.config import Schedule
 from dmc.data.batch import Batch
 from dmc.data.preprocess import Preprocessing
-from dmc.data.sources import ArrayImages
+from dmc.data.readers import ArrayImages
 from dmc.methods.base import Learned
 from dmc.methods.ewc import EWC
 from dmc.methods.ewc_plus_plus import EWCPlusPlus, FisherTracker, diagonal

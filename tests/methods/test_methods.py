@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from dmc.config import Schedule
 from dmc.data.batch import Batch
 from dmc.data.preprocess import Preprocessing
-from dmc.data.sources import ArrayImages, Source
+from dmc.data.readers import ArrayImages
+from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
 from dmc.methods import exemplars
 from dmc.methods.base import Learned

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dmc.data.sources import Objects
+from dmc.data.annotations import Objects
 from dmc.metrics.average_precision import Detections, average_precision, overlaps
 
 Boxes = list[tuple[float, float, float, float]]

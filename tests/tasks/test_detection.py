@@ -21,12 +21,11 @@ from torchvision.ops import remove_small_boxes
 import dmc
 from dmc.api import predict
 from dmc.config import DetectorConsolidateConfig
-from dmc.data.annotations import open_annotated
+from dmc.data.annotations import Objects, open_annotated
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import ShorterSide
 from dmc.data.loader import open_loader
 from dmc.data.open import open_images
-from dmc.data.sources import Objects
 from dmc.distill.detector_agreement import Recovered, as_objects, false_alarms
 from dmc.distill.detector_teachers import DetectorTeachers, Selected
 from dmc.distill.folding import NORMS

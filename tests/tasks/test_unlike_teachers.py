@@ -11,7 +11,8 @@ import torch
 import dmc
 from dmc.bench.digits import digits, letters
 from dmc.data.decode import decode
-from dmc.data.sources import ListedImages, Source, split_off
+from dmc.data.sources import Source
+from dmc.data.subsets import ListedImages, split_off
 from dmc.demos.classification import ARCH, NEW, OLD, PREPROCESSING
 from dmc.errors import DmcError
 from dmc.models.specialist import Specialist

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict
 
 from dmc.bench import readers
-from dmc.data.sources import FolderImages
+from dmc.data.readers import FolderImages
 from dmc.data.tables import ParquetImages
 from dmc.errors import DmcError, first_line
 

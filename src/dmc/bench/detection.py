@@ -28,7 +28,8 @@ from dmc.bench.datasets import open_dataset_folder
 from dmc.config import DETECTION, Centring, Schedule
 from dmc.data.annotations import DetectionImages, open_annotated
 from dmc.data.open import open_images
-from dmc.data.sources import Source, sampled
+from dmc.data.sources import Source
+from dmc.data.subsets import sampled
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.errors import DmcError, require_known
 from dmc.evaluation.detection import evaluate

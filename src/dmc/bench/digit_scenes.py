@@ -11,8 +11,8 @@ import numpy.typing as npt
 from PIL import Image
 
 from dmc.bench.digits import digits, letters
-from dmc.data.annotations import AnnotatedImage, DetectionImages
-from dmc.data.sources import Objects, Source
+from dmc.data.annotations import AnnotatedImage, DetectionImages, Objects
+from dmc.data.sources import Source
 from dmc.extras import require_extra
 from dmc.progress import progress
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 
-from dmc.data.sources import ArrayImages
+from dmc.data.readers import ArrayImages
 from dmc.extras import require_extra
 from dmc.progress import progress
 

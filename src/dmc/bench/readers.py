@@ -20,7 +20,8 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from dmc.data.sources import UNLABELED, ArrayImages, Record, Source, permuted
+from dmc.data.readers import ArrayImages
+from dmc.data.sources import UNLABELED, Record, Source, permuted
 from dmc.data.tables import ParquetImages
 from dmc.errors import DmcError, first_line
 from dmc.extras import require_extra

@@ -28,7 +28,8 @@ from torch import Tensor, nn
 from dmc.bench.datasets import require
 from dmc.bench.streams import ClassStream, Groups, members, needed_data, open_stream, validation
 from dmc.classes import counted
-from dmc.data.sources import ListedImages, Source
+from dmc.data.sources import Source
+from dmc.data.subsets import ListedImages
 from dmc.device import pick_device
 from dmc.errors import DmcError, first_line
 from dmc.evaluation.classification import Classifier, answers

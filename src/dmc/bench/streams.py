@@ -13,7 +13,8 @@ import numpy as np
 from dmc.bench.datasets import DATASETS, LAYOUTS, open_dataset
 from dmc.bench.digits import digits, letters
 from dmc.data.open import open_images, open_labeled
-from dmc.data.sources import Kept, Source, Unlabeled, held_out, sampled
+from dmc.data.sources import Kept, Source
+from dmc.data.subsets import Unlabeled, held_out, sampled
 from dmc.errors import DmcError, nearest
 from dmc.recipes.profile import Profile
 

@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
@@ -20,7 +21,7 @@ from pydantic import BaseModel, Field, ValidationError
 
 from dmc.classes import Classes, ClassUnion
 from dmc.data.decode import open_image, upright_size
-from dmc.data.sources import UNLABELED, Objects, Record, Source, permuted
+from dmc.data.sources import UNLABELED, Record, Source, permuted
 from dmc.errors import DmcError, first_line
 from dmc.specs import refuse, split_spec
 
@@ -28,6 +29,16 @@ log = logging.getLogger("dmc")
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Named = tuple[str, Box, bool]  # class, box, difficult
 Labeled = tuple[int, Box, bool]
+
+
+class Objects(NamedTuple):
+    """What is in an image, in its own pixels."""
+
+    boxes_M4: npt.NDArray[np.float32]  # corners: left, top, right, bottom
+    labels_M: npt.NDArray[np.int64]
+    difficult_M: npt.NDArray[np.bool_]
+    width: int
+    height: int
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from dmc.data.annotations import Objects
 from dmc.data.batch import Batch
 from dmc.data.decode import RESAMPLING, upright_rgb
 from dmc.data.preprocess import Interpolation
-from dmc.data.sources import Objects, Record
+from dmc.data.sources import Record
 from dmc.errors import DmcError
 
 LONGEST = 1333 / 800  # longer side, as a multiple of the shorter one's size; beyond it the image becomes smaller
@@ -99,7 +100,7 @@ class ShorterSide:
         boxes, labels = [], []
         for frame, image, (record, _) in zip(frame_N3HW, images, framed, strict=True):
             frame[:, : image.shape[1], : image.shape[2]] = image
-            found = record.objects
+            found = record.marked
             if found is None:
                 boxes.append(torch.zeros((0, 4)))
                 labels.append(torch.zeros(0, dtype=torch.long))
@@ -112,5 +113,5 @@ class ShorterSide:
             easy_M = ~found.difficult_M  # nobody trains on the others
             boxes.append(torch.from_numpy(found.boxes_M4[easy_M]) * scale)
             labels.append(torch.from_numpy(found.labels_M[easy_M]))
-        objects = [record.objects for record, _ in framed]
+        objects = [record.marked for record, _ in framed]
         return DetectionBatch(frame_N3HW, torch.zeros(len(images)), sizes, boxes, labels, objects)

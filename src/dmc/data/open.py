@@ -11,19 +11,10 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
-from dmc.data.sources import (
-    IMAGE_SUFFIXES,
-    ArrayImages,
-    FileImages,
-    FolderImages,
-    JoinedImages,
-    Source,
-    TarImages,
-    Unlabeled,
-    name_of,
-    permuted,
-)
+from dmc.data.readers import IMAGE_SUFFIXES, ArrayImages, FileImages, FolderImages, TarImages, name_of
+from dmc.data.sources import Source, permuted
 from dmc.data.splits import find_split, require_one_set
+from dmc.data.subsets import JoinedImages, Unlabeled
 from dmc.data.tables import HubImages, ParquetImages
 from dmc.errors import DmcError, first_line
 from dmc.seeds import seed_for

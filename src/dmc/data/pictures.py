@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from dmc.data.sources import UNLABELED, Record, image_files
+from dmc.data.readers import image_files
+from dmc.data.sources import UNLABELED, Record
 from dmc.errors import DmcError
 
 Picture = str | Path | Image.Image | npt.NDArray[np.uint8]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from dmc.data.sources import IMAGE_SUFFIXES, images_below, subfolders
+from dmc.data.readers import IMAGE_SUFFIXES, images_below, subfolders
 from dmc.errors import DmcError
 
 ROLES = {

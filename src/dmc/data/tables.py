@@ -7,16 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dmc.data.sources import (
-    SHUFFLE_BUFFER,
-    UNLABELED,
-    Record,
-    Source,
-    buffer_shuffled,
-    counted,
-    name_of,
-    permuted,
-)
+from dmc.data.readers import counted, name_of
+from dmc.data.sources import SHUFFLE_BUFFER, UNLABELED, Record, Source, buffer_shuffled, permuted
 from dmc.errors import DmcError, first_line
 
 

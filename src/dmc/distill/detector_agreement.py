@@ -8,9 +8,9 @@ from itertools import islice
 
 import numpy as np
 
+from dmc.data.annotations import Objects
 from dmc.data.detection_batch import DetectionBatch
 from dmc.data.loader import ImageLoader
-from dmc.data.sources import Objects
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.metrics.average_precision import OVERLAP, Detections, average_precision, overlaps
 from dmc.models.detector import Detector

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from dmc.classes import Classes
-from dmc.data.annotations import open_annotated
+from dmc.data.annotations import Objects, open_annotated
 from dmc.data.decode import decode, opened, upright_size
 from dmc.data.detection_batch import DetectionBatch
 from dmc.data.loader import StreamLoader
-from dmc.data.sources import Objects, Record, Source
+from dmc.data.sources import Record, Source
 from dmc.device import pick_device
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.errors import DmcError

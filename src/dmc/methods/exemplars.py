@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dmc.data.loader import open_loader
-from dmc.data.sources import ArrayImages, Source
+from dmc.data.readers import ArrayImages
+from dmc.data.sources import Source
 from dmc.models.specialist import Specialist
 from dmc.seeds import seed_for
 

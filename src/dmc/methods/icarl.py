@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from dmc.classes import Classes
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
-from dmc.data.sources import JoinedImages
+from dmc.data.subsets import JoinedImages
 from dmc.device import index, pick_device
 from dmc.evaluation.classification import Classifier
 from dmc.methods import exemplars

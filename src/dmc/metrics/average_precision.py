@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from dmc.data.sources import Objects
+from dmc.data.annotations import Objects
 
 OVERLAP = 0.5
 Floats = npt.NDArray[np.float64]

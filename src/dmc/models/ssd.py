@@ -88,9 +88,7 @@ class SsdFamily(DetectorFamily):
 def _filled_vgg(arch: str, weights: str) -> nn.Module:
     """VGG-16's features with the weights that SSD's normalisation belongs to, or a file's."""
     if arch != VGG:
-        raise DmcError(
-            f"there are no ImageNet weights for the reduced tail of {arch}'s network; use random ones"
-        )
+        raise DmcError(f"there are no ImageNet weights for the reduced tail of {arch}'s network; use random ones")
     url = VGG16_Weights.IMAGENET1K_FEATURES.url
     state = fetched(url, f"ImageNet weights of {arch}") if weights == "imagenet" else read_weights(Path(weights))
     features = vgg16(init_weights=False).features

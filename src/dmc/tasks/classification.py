@@ -19,7 +19,8 @@ from dmc.config import (
 from dmc.data.decode import DecodeError
 from dmc.data.open import open_labeled, open_with_held_out
 from dmc.data.preprocess import Preprocessing
-from dmc.data.sources import Record, Source, share_held_out
+from dmc.data.sources import Record, Source
+from dmc.data.subsets import share_held_out
 from dmc.device import pick_device
 from dmc.distill.teachers import Teachers
 from dmc.evaluation import classification as evaluation

@@ -1,0 +1,138 @@
+"""Where images are read from: files, folders, tar shards, arrays; parquet and the hub are in `tables.py`."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from dmc.data.sources import UNLABELED, Record, Source, buffer_shuffled, permuted
+from dmc.errors import DmcError, first_line
+from dmc.progress import progress
+
+IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+
+
+class FileImages(Source):
+    """Image files."""
+
+    def __init__(self, name: str, files: Iterable[Path]) -> None:
+        self.name, self.files = name, [(path, UNLABELED) for path in files]
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        for path, label in permuted(self.files, seed):
+            yield Record(path, label, str(path))
+
+
+class FolderImages(FileImages):
+    """Image files below a folder; labeled by its immediate subfolders when asked."""
+
+    def __init__(self, folder: Path, labeled: bool) -> None:
+        super().__init__(str(folder), [] if labeled else image_files(folder))
+        if labeled:
+            found = {p.name: image_files(p) for p in subfolders(folder)}
+            self.classes = tuple(name for name, files in found.items() if files)
+            self.files = [(path, label) for label, name in enumerate(self.classes) for path in found[name]]
+
+
+class ArrayImages(Source):
+    """Images already in memory: uint8, N x H x W or N x H x W x 3."""
+
+    def __init__(
+        self,
+        images: npt.NDArray[np.uint8],
+        labels: Sequence[int] | npt.NDArray[np.int64] | None = None,
+        classes: Sequence[str] = (),
+        name: str = "array",
+    ) -> None:
+        if images.dtype != np.uint8 or images.ndim not in (3, 4) or (images.ndim == 4 and images.shape[3] != 3):
+            raise DmcError(
+                f"{name}: images must be uint8 of shape N x H x W or N x H x W x 3, "
+                f"not {images.dtype} of shape {images.shape}"
+            )
+        self.name, self.images, self.classes = name, images, tuple(map(str, classes))
+        self.label_of = np.full(len(images), UNLABELED) if labels is None else np.asarray(labels)
+        if self.label_of.shape != (len(images),):
+            raise DmcError(f"{name}: {len(images)} images but labels of shape {self.label_of.shape}")
+        if self.classes and len(images) and not 0 <= self.label_of.min() <= self.label_of.max() < len(self.classes):
+            raise DmcError(f"{name}: labels must lie between 0 and {len(self.classes) - 1}")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        for i in permuted(range(len(self)), seed):
+            yield Record(self.images[i], int(self.label_of[i]), f"{self.name}[{i}]")
+
+
+class StrictHeader(tarfile.TarInfo):
+    """A damaged header is an error. tarfile takes it for the end of the archive, and what follows would be lost."""
+
+    @classmethod
+    def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
+        try:
+            return super().fromtarfile(tar)
+        except (tarfile.InvalidHeaderError, tarfile.TruncatedHeaderError) as error:  # type: ignore[attr-defined]
+            raise tarfile.ReadError(f"damaged after byte {tar.offset}: {error}") from None
+
+
+class TarImages(Source):
+    """Tar shards, read front to back; every image file in them is one image."""
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.name, self.files = name_of(files), list(files)
+        self.length = counted(self._members(self.files, read=False), self.name)
+
+    def __len__(self) -> int:
+        return self.length
+
+    def _members(self, files: Iterable[Path], read: bool) -> Iterator[Record]:
+        for file in files:
+            try:
+                with tarfile.open(file, "r|*", tarinfo=StrictHeader) as tar:
+                    for member in tar:
+                        if member.isfile() and Path(member.name).suffix.lower() in IMAGE_SUFFIXES:
+                            content = tar.extractfile(member) if read else None
+                            yield Record(content.read() if content else b"", UNLABELED, f"{file}:{member.name}")
+            except (tarfile.TarError, OSError, EOFError) as error:
+                raise DmcError(f"cannot read the tar shard {file}: {first_line(error)}") from None
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        yield from buffer_shuffled(self._members(permuted(self.files, seed), read=True), seed)
+
+    def names(self) -> Iterator[str]:
+        return (record.name for record in self._members(self.files, read=False))
+
+
+def subfolders(folder: Path) -> list[Path]:
+    return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def images_below(folder: Path) -> Iterator[Path]:
+    """All images below a folder, without hidden ones (macOS puts a `._photo.jpg` beside each photo)."""
+    files = (p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
+    return (p for p in files if not any(part.startswith(".") for part in p.relative_to(folder).parts))
+
+
+def image_files(folder: Path) -> list[Path]:
+    return sorted(images_below(folder))
+
+
+def counted(records: Iterable[object], name: str) -> int:
+    count = 0
+    with progress(None, f"counting {name}") as bar:
+        for _ in records:
+            count += 1
+            bar.update()
+    return count
+
+
+def name_of(files: Sequence[Path]) -> str:
+    return str(files[0]) if len(files) == 1 else f"{files[0].parent} ({len(files)} files)"
