@@ -216,7 +216,7 @@ def test_other_classes_are_hidden(squares: Path) -> None:
     everything = open_annotated(squares)
     red = everything.keep(["red"])
     assert 0 < len(red) < len(everything)
-    assert all(set(r.marked.labels_M) == {0} for r in red.records() if r.objects is not None)
+    assert all(set(r.marked.labels_M) == {0} for r in red.records() if r.marked is not None)
     assert len(everything.keep(["red"], empty=True)) == len(everything)
 
 
