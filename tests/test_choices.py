@@ -121,7 +121,7 @@ def test_python_takes_what_the_command_line_takes(tmp_path: Path, labeled_folder
     with pytest.raises(DmcError, match=r"epochs 0 should be greater than or equal to 1"):
         library.consolidate(teachers, aux_folder, epochs=0)
     with pytest.raises(DmcError, match=r"profile 'papper' should be 'auto' or 'paper'; did you mean 'paper'\?"):
-        library.train(labeled_folder, arch="cifar_resnet8", profile="papper")
+        library.train(labeled_folder, arch="cifar_resnet8", profile="papper")  # type: ignore[arg-type]
 
 
 def test_the_papers_profile_is_the_papers(tmp_path: Path, aux_folder: Path) -> None:

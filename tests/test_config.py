@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from docs.write_settings import KEYWORDS, PAGE, keywords, page
 from pydantic import ValidationError
 from typer.main import get_command
 
 import dmc
 from dmc.cli import app
-from dmc.cli.settings_page import page
 from dmc.config import (
     ClassifierConsolidateConfig,
     Config,
@@ -101,8 +101,8 @@ def test_a_run_writes_down_all_settings_of_its_job(tmp_path: Path, aux_folder: P
 
 
 def test_the_documentation_has_every_option() -> None:
-    """`python -m dmc.cli.settings_page > docs/settings.md` brings it up to date."""
-    written = Path(__file__).parents[1] / "docs" / "settings.md"
-    assert written.read_text() == page()
+    """`python docs/write_settings.py` brings it, and the API's keyword arguments, up to date."""
+    assert PAGE.read_text() == page()
+    assert KEYWORDS.read_text() == keywords()
     for name, _ in options_of(*MERGING):
         assert f"| `{name}`" in page()

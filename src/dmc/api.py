@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Unpack, overload
 
 from dmc.choices import BegunRun, NetworkChoice, schedule_for, timed
 from dmc.classes import listed
@@ -26,6 +26,7 @@ from dmc.errors import DmcError
 from dmc.evaluation.classification import Evaluation
 from dmc.evaluation.detection import DetectedObject, DetectionEvaluation
 from dmc.files import require_free
+from dmc.keywords import CheckKeywords, ConsolidateKeywords, LearnKeywords, PredictKeywords, TrainKeywords
 from dmc.merging import Merge
 from dmc.models import load as loading
 from dmc.models.detector import Detector
@@ -89,7 +90,7 @@ def train(
     keep: Iterable[str] | None = None,
     val: Place | None = "auto",
     preprocessing: Preprocessing | None = None,
-    **settings: Any,
+    **settings: Unpack[TrainKeywords],
 ) -> Model:
     """Train a specialist on labeled images, or a detector on images with boxes.
 
@@ -154,11 +155,15 @@ class LabeledTraining:
 
 @overload
 def consolidate(
-    teachers: Sequence[AnyModel], aux: Images, out: str | Path | None = None, **settings: Any
+    teachers: Sequence[AnyModel], aux: Images, out: str | Path | None = None, **settings: Unpack[ConsolidateKeywords]
 ) -> AnyModel: ...
 @overload
-def consolidate(teachers: Sequence[Given], aux: Images, out: str | Path | None = None, **settings: Any) -> Model: ...
-def consolidate(teachers: Sequence[Any], aux: Images, out: str | Path | None = None, **settings: Any) -> Model:
+def consolidate(
+    teachers: Sequence[Given], aux: Images, out: str | Path | None = None, **settings: Unpack[ConsolidateKeywords]
+) -> Model: ...
+def consolidate(
+    teachers: Sequence[Any], aux: Images, out: str | Path | None = None, **settings: Unpack[ConsolidateKeywords]
+) -> Model:
     """Merge models into one that knows every teacher's classes, from unlabeled images alone.
 
     What is not said is chosen by teachers and images: the student's network, and how long it is trained.
@@ -182,7 +187,7 @@ def consolidate(teachers: Sequence[Any], aux: Images, out: str | Path | None = N
     return merged
 
 
-def check(teachers: Sequence[Given], aux: Images, **settings: Any) -> dict[str, Any]:
+def check(teachers: Sequence[Given], aux: Images, **settings: Unpack[CheckKeywords]) -> dict[str, Any]:
     """Say what can be said about a consolidation before it trains. Nothing is written.
 
     Args:
@@ -208,7 +213,7 @@ def learn(
     *,
     keep: Iterable[str] | None = None,
     val: Place | None = "auto",
-    **settings: Any,
+    **settings: Unpack[LearnKeywords],
 ) -> AnyModel: ...
 @overload
 def learn(
@@ -219,7 +224,7 @@ def learn(
     *,
     keep: Iterable[str] | None = None,
     val: Place | None = "auto",
-    **settings: Any,
+    **settings: Unpack[LearnKeywords],
 ) -> Model: ...
 def learn(
     model: Given,
@@ -229,7 +234,7 @@ def learn(
     *,
     keep: Iterable[str] | None = None,
     val: Place | None = "auto",
-    **settings: Any,
+    **settings: Unpack[LearnKeywords],
 ) -> Model:
     """Teach a model the classes of labeled data without its old data: train a specialist, consolidate.
 
@@ -339,15 +344,15 @@ def evaluate(
 
 @overload
 def predict(
-    model: Specialist, images: Picture | Sequence[Picture], **settings: Any
+    model: Specialist, images: Picture | Sequence[Picture], **settings: Unpack[PredictKeywords]
 ) -> list[dict[str, float] | None]: ...
 @overload
 def predict(
-    model: Detector, images: Picture | Sequence[Picture], **settings: Any
+    model: Detector, images: Picture | Sequence[Picture], **settings: Unpack[PredictKeywords]
 ) -> list[list[DetectedObject] | None]: ...
 @overload
-def predict(model: Given, images: Picture | Sequence[Picture], **settings: Any) -> list[Any]: ...
-def predict(model: Given, images: Picture | Sequence[Picture], **settings: Any) -> list[Any]:
+def predict(model: Given, images: Picture | Sequence[Picture], **settings: Unpack[PredictKeywords]) -> list[Any]: ...
+def predict(model: Given, images: Picture | Sequence[Picture], **settings: Unpack[PredictKeywords]) -> list[Any]:
     """Give the most probable classes of each image, or what a detector finds in it.
 
     Args:

@@ -1,0 +1,79 @@
+"""The Python API's keyword arguments. Written by docs/write_settings.py: change dmc.config instead."""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from dmc.config import Schedule
+
+
+class LengthKeywords(TypedDict, total=False):
+    """What every training takes."""
+
+    profile: Literal["auto", "paper"]
+    minutes: float | None
+    schedule: Schedule | None
+    epochs: int
+    lr: float
+    shape: Literal["steps", "one-cycle"]
+    drops: tuple[float, ...]
+    algorithm: Literal["sgd", "adam"]
+    batch_size: int
+    momentum: float
+    weight_decay: float
+    clip: float | None
+    pad: int | None
+    flip: bool
+
+
+class TrainKeywords(LengthKeywords, total=False):
+    """What `train` takes."""
+
+    resume: bool
+    checkpoint_every: float
+    arch: str | None
+    size: int | None
+    weights: str | None
+    seed: int
+    memory: float
+    output: Literal["softmax", "sigmoid"] | None
+
+
+class CheckKeywords(LengthKeywords, total=False):
+    """What `check` takes."""
+
+    arch: str | None
+    size: int | None
+    weights: str | None
+    seed: int
+    memory: float
+    loss: Literal["l2", "l1", "kd"]
+    centring: Literal["per-teacher", "none"] | None
+    aux_limit: int | float | str | None
+    held_out: int
+    temperature: float | None
+    scale: Literal["none", "pool-std", "balanced", "auto"] | None
+    balance: bool | None
+    anchors: int
+    box_weight: float
+
+
+class ConsolidateKeywords(CheckKeywords, total=False):
+    """What `consolidate` takes."""
+
+    resume: bool
+    checkpoint_every: float
+
+
+class LearnKeywords(ConsolidateKeywords, total=False):
+    """What `learn` takes."""
+
+    specialist_epochs: int | None
+    specialist_schedule: Schedule | None
+
+
+class PredictKeywords(TypedDict, total=False):
+    """What `predict` takes."""
+
+    top: int
+    min_score: float
