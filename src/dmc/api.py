@@ -32,7 +32,6 @@ from dmc.models import load as loading
 from dmc.models.detector import Detector
 from dmc.models.model import AnyModel, Model, require
 from dmc.models.specialist import Specialist
-from dmc.report.check import findings
 from dmc.tasks import task_for, task_of
 from dmc.tasks.base import Place, Result, VisionTask
 from dmc.training.held_out import HeldOut
@@ -201,7 +200,7 @@ def check(teachers: Sequence[Given], aux: Images, **settings: Unpack[CheckKeywor
     loaded = _all(teachers)
     merge = Merge.chosen(loaded, aux, None, RunConfig(), settings)
     planned = merge.with_teachers(loaded)
-    return findings(merge.timed(planned) if merge.length.minutes is not None else planned)
+    return (merge.timed(planned) if merge.length.minutes is not None else planned).check()
 
 
 @overload

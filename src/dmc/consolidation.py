@@ -188,6 +188,36 @@ class Consolidation(ABC, Generic[AnyModel]):
         asked = within(ASKING_SECONDS, (batch.to(pick_device()) for batch in batches))
         return Estimate(tried, broken, rate, self.teachers_alone(asked))
 
+    def check(self) -> dict[str, Any]:
+        """Say what can be said before anything trains: time two steps on real images, write nothing."""
+        estimate = self.estimate()
+        passes = self.schedule.epochs
+        images = passes * self.trained_on
+        return {
+            "task": self.student.pipeline_tag,
+            "teachers": [
+                {"name": s.name, "parameters": s.parameter_count, **s.settings} for s in self.teachers.specialists
+            ],
+            "side_by_side": estimate.teachers,
+            "student": {"parameters": self.student.parameter_count, **self.student.settings},
+            "shared": list(self.teachers.union.shared),
+            "aux": {
+                "name": self.aux.name,
+                "images": len(self.aux),
+                "size": self.transform.size,
+                "held_in_memory": self.held,
+                "tried": estimate.tried,
+                "undecodable": estimate.undecodable,
+                "held_out": self.held_out,
+            },
+            "estimate": {
+                "epochs": passes,
+                "images": images,
+                "images_per_second": round(estimate.images_per_second, 1),
+                "seconds": round(images / estimate.images_per_second),
+            },
+        }
+
 
 def within(seconds: float, batches: Iterable[Batch]) -> Iterator[Batch]:
     """As many batches as there is time for, and one at least."""

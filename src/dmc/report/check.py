@@ -1,4 +1,4 @@
-"""What can be said about a consolidation before it trains, as data and as text."""
+"""What `check` found about a consolidation before it trains, as text."""
 
 from __future__ import annotations
 
@@ -6,40 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dmc.classes import counted
-from dmc.consolidation import Consolidation
 from dmc.progress import duration
 from dmc.tasks import task_named
-
-
-def findings(planned: Consolidation[Any]) -> dict[str, Any]:
-    """Measures two steps on real images; writes nothing."""
-    estimate = planned.estimate()
-    passes = planned.schedule.epochs
-    images = passes * planned.trained_on
-    return {
-        "task": planned.student.pipeline_tag,
-        "teachers": [
-            {"name": s.name, "parameters": s.parameter_count, **s.settings} for s in planned.teachers.specialists
-        ],
-        "side_by_side": estimate.teachers,
-        "student": {"parameters": planned.student.parameter_count, **planned.student.settings},
-        "shared": list(planned.teachers.union.shared),
-        "aux": {
-            "name": planned.aux.name,
-            "images": len(planned.aux),
-            "size": planned.transform.size,
-            "held_in_memory": planned.held,
-            "tried": estimate.tried,
-            "undecodable": estimate.undecodable,
-            "held_out": planned.held_out,
-        },
-        "estimate": {
-            "epochs": passes,
-            "images": images,
-            "images_per_second": round(estimate.images_per_second, 1),
-            "seconds": round(images / estimate.images_per_second),
-        },
-    }
 
 
 def as_text(found: dict[str, Any]) -> str:
