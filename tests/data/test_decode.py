@@ -137,7 +137,7 @@ def test_crops_are_windows_of_the_padded_image_and_half_are_mirrored() -> None:
 
 
 def test_a_huge_jpeg_is_decoded_in_threads_while_pillow_keeps_its_limit() -> None:
-    """200 million pixels, more than Pillow opens by itself; the host's limit and filters are the same all the time."""
+    """The image has 200 million pixels, more than Pillow opens by itself. The host's limit and filters never change."""
     seen = []
 
     class Watched(CenterCrop):

@@ -20,6 +20,7 @@ from tests.detectors import write_voc
 
 
 def voc_with(folder: Path, objects: str, size: str = "<size><width>40</width><height>30</height></size>") -> Path:
+    """Write a VOC folder with one image of 40 x 30 pixels, and these objects in it."""
     for part in ("Annotations", "JPEGImages"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (40, 30)).save(folder / "JPEGImages" / "a.jpg")
@@ -43,7 +44,7 @@ def test_voc_pixels_become_borders(tmp_path: Path) -> None:
     objects = only(source).marked
     assert objects is not None
     assert source.classes == ("cat", "dog")
-    assert objects.boxes_M4.tolist() == [[0, 0, 40, 30], [2, 4, 3, 5]]  # one pixel is one wide
+    assert objects.boxes_M4.tolist() == [[0, 0, 40, 30], [2, 4, 3, 5]]  # a box of one pixel is one wide
     assert objects.difficult_M.tolist() == [False, True]
     assert (objects.width, objects.height) == (40, 30)
 
@@ -68,7 +69,7 @@ def test_boxes_outside_are_cut_and_empty_ones_left_out(tmp_path: Path, caplog: p
     objects = only(source).marked
     assert objects is not None
     assert objects.boxes_M4.tolist() == [[0, 19, 20, 30]]
-    assert "2 boxes cover nothing of their image and are left out (first: " in caplog.text
+    assert "2 boxes have no area within their image and are left out (first: " in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,7 @@ def test_scenes_in_which_nothing_is_marked_teach_nothing(tmp_path: Path) -> None
 
 
 def test_an_image_with_nothing_to_learn_is_left_out(tmp_path: Path) -> None:
-    """Of a dog and a difficult cat, a detector of cats would learn that both are background."""
+    """From an image of a dog and a difficult cat, a detector of cats would learn that both are background."""
     source = open_annotated(
         voc_with(tmp_path, voc_object("dog", 1, 1, 9, 9) + voc_object("cat", 1, 1, 9, 9, difficult=1))
     )
@@ -149,7 +150,7 @@ def coco_file(folder: Path, **changes: object) -> Path:
 
 def test_coco(tmp_path: Path) -> None:
     source = open_annotated(coco_file(tmp_path))
-    assert source.classes == ("cat", "dog")  # in the order of their ids, and without the cow that nothing is
+    assert source.classes == ("cat", "dog")  # in the order of their ids, without the cow, which has no object
     first, second = source.records()
     assert first.marked is not None
     assert second.marked is not None
@@ -161,7 +162,7 @@ def test_coco(tmp_path: Path) -> None:
     (tmp_path / "annotations").mkdir()
     moved = (tmp_path / "instances.json").rename(tmp_path / "annotations" / "instances.json")
     assert len(open_annotated(f"{moved},images={tmp_path}")) == 2
-    with pytest.raises(DmcError, match=r"there is no image .*a\.png: say where they are, .*json,images=FOLDER"):
+    with pytest.raises(DmcError, match=r"there is no image .*a\.png: say where the images are, .*json,images=FOLDER"):
         open_annotated(moved)
 
 
@@ -181,7 +182,7 @@ def test_coco(tmp_path: Path) -> None:
         ({"images": {}}, "images: Input should be a valid"),
         (
             {"categories": [{"id": 2, "name": "cat"}, {"id": 2, "name": "dog"}]},
-            "two entries or more have the same category id",
+            "several entries have the same category id",
         ),
     ],
 )
@@ -198,7 +199,7 @@ def test_broken_json(tmp_path: Path) -> None:
         ('{"images": []}', "annotations"),
     ):
         path.write_text(text)
-        with pytest.raises(DmcError, match=rf"instances.json is no COCO annotation file: {words}"):
+        with pytest.raises(DmcError, match=rf"instances.json is not a COCO annotation file: {words}"):
             open_annotated(path)
 
 
@@ -233,7 +234,7 @@ def test_the_shorter_side_is_resized_and_batches_are_padded() -> None:
 
 
 def test_boxes_follow_their_image(squares: Path) -> None:
-    """In the middle of every box, resized or mirrored, there is the colour of its class."""
+    """The middle of every box, resized or mirrored, has the colour of its class."""
     source = open_annotated(squares)
     torch.manual_seed(0)
     for batch in open_loader(source, ShorterSide(50)).in_order(20):
@@ -264,8 +265,10 @@ def test_difficult_objects_are_not_trained_on(tmp_path: Path) -> None:
 
 
 def test_a_huge_jpeg_is_decoded_at_a_fraction_and_a_huge_png_is_skipped(tmp_path: Path) -> None:
-    """20,000 x 16,000 pixels: almost 1 GB as RGB, and more than PIL likes to open at all. A PNG cannot be decoded at a
-    fraction of its size, so it is skipped before it fills the memory, and counted."""
+    """An image of 20,000 x 16,000 pixels takes almost 1 GB as RGB, and Pillow by itself refuses to open it.
+
+    A PNG cannot be decoded at a fraction of its size, so it is skipped, and counted, before it fills the memory.
+    """
     image = Image.new("L", (20_000, 16_000), 128)
     image.save(tmp_path / "huge.jpg", quality=1)
     for i in range(19):

@@ -1,4 +1,4 @@
-"""Batches: in memory or streamed, the same images, findable by step."""
+"""Batches from memory and from a stream: the same images, and any step can be found again."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ from tests.conftest import write_images
 FIFTY = np.stack([np.full((4, 4), i, np.uint8) for i in range(50)])
 
 
-def feeds() -> list[ImageLoader]:
+def both_loaders() -> list[ImageLoader]:
+    """Open 50 images twice: held in memory, and streamed."""
     source = open_images(FIFTY)
     return [open_loader(source, CenterCrop(4)), open_loader(source, CenterCrop(4), memory=100)]
 
 
 def content(loader: ImageLoader, steps: int, first_step: int = 0, seed: int = 0) -> list[list[int]]:
+    """Give the grey values, and so the images, of each batch."""
     batches = islice(loader.batches(seed, 16, first_step), steps)
     return [batch.images_N3HW[:, 0, 0, 0].tolist() for batch in batches]
 
 
 def test_what_fits_is_held_and_what_does_not_is_streamed() -> None:
-    held, streamed = feeds()
+    held, streamed = both_loaders()
     assert isinstance(held, TensorLoader)
     assert held.images_N3HW.dtype == torch.uint8
     assert isinstance(streamed, StreamLoader)
@@ -39,7 +41,7 @@ def test_what_fits_is_held_and_what_does_not_is_streamed() -> None:
 
 @pytest.mark.parametrize("kind", [0, 1])
 def test_a_pass_shows_every_image_once_in_batches_of_nearly_equal_size(kind: int) -> None:
-    loader = feeds()[kind]
+    loader = both_loaders()[kind]
     assert loader.steps(16) == 4
     first, second = content(loader, 4), content(loader, 4, first_step=4)
     assert [len(batch) for batch in first] == [12, 13, 12, 13]
@@ -50,13 +52,13 @@ def test_a_pass_shows_every_image_once_in_batches_of_nearly_equal_size(kind: int
 @pytest.mark.parametrize("kind", [0, 1])
 @pytest.mark.parametrize("first_step", [1, 3, 4, 6])
 def test_any_step_can_be_found_again(kind: int, first_step: int) -> None:
-    loader = feeds()[kind]
+    loader = both_loaders()[kind]
     assert content(loader, 9 - first_step, first_step) == content(loader, 9)[first_step:]
     assert content(loader, 4, seed=1) != content(loader, 4, seed=2)
 
 
 def test_evaluation_order_is_the_stored_order() -> None:
-    for loader in feeds():
+    for loader in both_loaders():
         seen = [batch.images_N3HW[:, 0, 0, 0].tolist() for batch in loader.in_order(16)]
         assert list(chain(*seen)) == list(range(50))
 
@@ -89,7 +91,7 @@ def test_a_stream_of_broken_images_stops(tmp_path: Path) -> None:
 
 
 def test_streaming_holds_a_bounded_number_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """5,000 images pass; what is alive at any time is a batch and the look-ahead of the decoder."""
+    """5,000 images pass, but no more are alive at a time than a batch and what the decoder reads ahead."""
     alive, most = 0, 0
     real = torch.from_numpy
 

@@ -33,7 +33,7 @@ def png(value: int) -> bytes:
 
 
 def values(source: Source, seed: int | None = None) -> list[int]:
-    """The grey value of each image, which is how these tests tell images apart."""
+    """Give the grey value of each image, by which these tests tell images apart."""
     found = []
     for record in source.records(seed):
         found.append(int(decode(record, CenterCrop(4))[0, 0, 0]))
@@ -114,7 +114,7 @@ def test_tar_shards_may_mix_formats_and_other_files(tmp_path: Path) -> None:
 
 
 def test_a_hub_dataset_is_streamed(tmp_path: Path) -> None:
-    """`load_dataset` takes a local folder in the hub's layout; the same code reads the hub."""
+    """`load_dataset` takes a local folder in the hub's layout, and the same code reads the hub."""
     (tmp_path / "data").mkdir()
     hub_table([1, 0, 1, 0]).to_parquet(tmp_path / "data" / "train-00000-of-00001.parquet")
     hub_table([0, 0], start=100).to_parquet(tmp_path / "data" / "test-00000-of-00001.parquet")
@@ -165,7 +165,7 @@ def test_a_seed_gives_one_order_and_another_seed_another() -> None:
 
 
 def test_joined_sources_are_mixed() -> None:
-    """A class stands for the source here. Both are read to the end, and neither comes first."""
+    """Each class comes from one of the sources. Both are read to the end, and neither comes first."""
     many, few = (ArrayImages(np.zeros((n, 4, 4), np.uint8), [0] * n, [name]) for n, name in ((300, "a"), (100, "b")))
     joined = JoinedImages(many, few)
     assert [r.label for r in joined.records()] == [0] * 300 + [1] * 100
@@ -184,7 +184,7 @@ def write_tar(path: Path, numbers: range) -> None:
 
 
 def every_kind(folder: Path) -> list[Path | str]:
-    """Sources of ten images each, whose grey values are 0 to 9, 10 to 19 and so on."""
+    """Write sources of ten images each, whose grey values are 0 to 9, 10 to 19 and so on."""
     for i in range(10):
         (folder / "photos").mkdir(exist_ok=True)
         (folder / "photos" / f"{i}.png").write_bytes(png(i))
@@ -234,7 +234,7 @@ def test_a_sample_of_any_source_is_the_same_in_every_order(tmp_path: Path, kind:
 
 
 def test_to_choose_images_none_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the records themselves are: of parquet, tar and hub the names are known without."""
+    """For parquet, tar and the hub, names and labels are known without reading records."""
     sources = [open_images(spec) for spec in every_kind(tmp_path)]
     labeled = open_labeled(tmp_path / "0.parquet").keep(["cat"])
     names = [[record.name for record in source.records()] for source in (*sources, labeled)]
@@ -250,7 +250,7 @@ def test_to_choose_images_none_is_read(tmp_path: Path, monkeypatch: pytest.Monke
     [(3, 3), ("3", 3), (0.25, 2), ("0.25", 2), ("25%", 2), ("1", 1), ("1.0", 10), ("0.1%", 1), (99, 10)],
 )
 def test_a_number_or_a_share(limit: int | float | str, count: int) -> None:
-    """A quarter of ten is rounded to the even two; of a share, one image is left at least."""
+    """A quarter of ten, 2.5, is rounded to the even 2; a share is at least one image."""
     assert len(sample_of(open_images(np.zeros((10, 4, 4), np.uint8)), limit, seed=0)) == count
 
 
@@ -311,7 +311,7 @@ def test_a_long_stream_is_mixed_through_a_bounded_buffer(monkeypatch: pytest.Mon
     rest = [record.label for record in mixed]
     assert rest != sorted(rest)
     assert sorted([first.label, *rest]) == list(range(100))
-    monkeypatch.setattr("dmc.data.sources.SHUFFLE_BYTES", 20)  # four of them
+    monkeypatch.setattr("dmc.data.sources.SHUFFLE_BYTES", 20)  # as much as four of these records
     taken = 0
     next(buffer_shuffled(numbers(), seed=0))
     assert taken == 5

@@ -18,7 +18,7 @@ from tests.data.test_sources import hub_table
 
 
 def folder_of(root: Path, *parts: str) -> Path:
-    """An image in each of these folders; one with a hidden name and one without images are no part of anything."""
+    """Write an image into each of these folders; add a hidden and an empty folder, which must be ignored."""
     for part in parts:
         write_images(root / part, 1)
     (root / "empty").mkdir()
@@ -54,7 +54,7 @@ def test_a_benchmarks_folder_may_hold_auxiliary_images_and_unlabeled_ones(tmp_pa
 
 @pytest.mark.parametrize("parts", ["train bus car", "test cat", "cat/indoors dog", "training validated", "cat"])
 def test_folders_of_classes_stay_that(tmp_path: Path, parts: str) -> None:
-    """Images directly in `train`, beside other such folders, are those of a class."""
+    """A folder `train` with images directly in it, beside other such folders, is a class."""
     folder_of(tmp_path, *parts.split())
     assert find_split(tmp_path) is None
     source, beside = open_with_held_out(tmp_path)
@@ -77,8 +77,8 @@ def test_folders_of_classes_stay_that(tmp_path: Path, parts: str) -> None:
         ("train train/steam bus", "train/ holds both images and folders of images"),
         ("train/cat training/cat val/cat", "train/ and training/ could both be the train set; name one of them"),
         ("train/cat val/cat valid/cat", "val/ and valid/ could both be the validation set"),
-        ("train/cat train/dog val/cat", "train has a class 'dog', .*val has not; make them alike, or name .*/train"),
-        ("train/cat val/cat val/dog", "val has a class 'dog', .*train has not"),
+        ("train/cat train/dog val/cat", "train has a class 'dog', .*val does not; make them alike, or name .*/train"),
+        ("train/cat val/cat val/dog", "val has a class 'dog', .*train does not"),
     ],
 )
 def test_what_is_ambiguous_is_refused(tmp_path: Path, parts: str, words: str) -> None:
@@ -105,7 +105,7 @@ def test_tables_are_sets_too(tmp_path: Path) -> None:
 
 
 def numbered(*counts: int) -> ArrayImages:
-    """So many images of each class, all of one after all of another; an image's pixels are its place."""
+    """Make this many images of each class, one class after the other; the grey value of an image is its position."""
     labels = [label for label, count in enumerate(counts) for _ in range(count)]
     pixels = np.arange(len(labels), dtype=np.uint8)[:, None, None] * np.ones((1, 4, 4), np.uint8)
     return ArrayImages(pixels, labels, [f"class {label}" for label in range(len(counts))], "numbered")
@@ -116,7 +116,7 @@ def places(source: object) -> list[int]:
 
 
 def test_every_tenth_image_of_each_class_is_held_out() -> None:
-    """31 + 9 images, 20 on average: the 10th, 20th and 30th of the first class, none of the second."""
+    """Two classes with 31 and 9 images: the 10th, 20th and 30th of the first are held out, none of the second."""
     source, held_out = share_held_out(numbered(31, 9))
     assert held_out is not None
     assert places(held_out) == [9, 19, 29]

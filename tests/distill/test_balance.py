@@ -34,7 +34,7 @@ def test_blocks_are_the_classes_of_the_same_teachers() -> None:
 
 
 def test_two_blocks_by_hand() -> None:
-    """Block one has 8, 8, 8, 8 and block two 1, 2, 4, 16: two wins need a ratio between 2 and 4 for block two."""
+    """Block one has 8, 8, 8, 8 and block two 1, 2, 4, 16: to win two images, block two needs a ratio of 2 to 4."""
     peaks_NB = torch.tensor([[8.0, 1.0], [8.0, 2.0], [8.0, 4.0], [8.0, 16.0]])
     assert (peaks_NB.argmax(dim=1) == 1).sum() == 1
     one, two = balancing_factors(peaks_NB, [0.5, 0.5])
@@ -45,7 +45,7 @@ def test_two_blocks_by_hand() -> None:
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(1, 20), min_size=2, max_size=8), st.integers(0, 10_000))
 def test_each_block_wins_its_share(sizes: list[int], seed: int) -> None:
-    """Whatever the blocks' sizes and however unlike their answers."""
+    """The blocks may have any sizes, and logits that are very unlike in scale."""
     draw = torch.Generator().manual_seed(seed)
     spreads_B = torch.empty(len(sizes)).uniform_(0.05, 20, generator=draw)
     peaks_NB = torch.rand(2000, len(sizes), generator=draw) * spreads_B
@@ -56,14 +56,14 @@ def test_each_block_wins_its_share(sizes: list[int], seed: int) -> None:
 
 
 def test_sharpness_finds_the_temperature_that_was_lost() -> None:
-    """A student that answers like its teachers, but five times as faintly, needs a factor of five."""
+    """A student whose logits are a fifth of its teachers' needs a factor of five."""
     logits = torch.randn(400, 4, generator=torch.Generator().manual_seed(0))
     teachers = [3 * logits[:, :2], 3 * logits[:, 2:]]
     assert sharpness(0.6 * logits, teachers, UNION) == pytest.approx(5, rel=1e-3)
 
 
 def test_sharpness_of_one_image_by_hand() -> None:
-    """Two classes: the teacher says 3 to 1, so the student's difference of 2 must become log 3."""
+    """The teacher says 3 to 1 for two classes, so the student's difference of 2 must become log 3."""
     student = torch.tensor([[1.0, -1.0, 0.0, 0.0]])
     teachers = [torch.tensor([[math.log(3), 0.0]]), torch.tensor([[0.0, 0.0]])]
     assert sharpness(student, teachers, UNION) == pytest.approx(math.log(3) / 2, rel=1e-6)
@@ -71,7 +71,7 @@ def test_sharpness_of_one_image_by_hand() -> None:
 
 @pytest.mark.parametrize("arch", ["cifar_resnet8", "test_resnet", "test_vit", "torchvision:squeezenet1_0"])
 def test_a_factor_for_each_output_folds_into_the_last_layer(arch: str) -> None:
-    """SqueezeNet ends in a convolution, and a ReLU that a positive factor passes."""
+    """SqueezeNet ends in a convolution and a ReLU, through which a positive factor passes."""
     size = 32 if arch == "cifar_resnet8" else 160 if arch.startswith("test") else 64
     module, images = create(arch, 5).eval(), torch.randn(2, 3, size, size)
     before = {name: value.clone() for name, value in module.state_dict().items()}
@@ -79,14 +79,14 @@ def test_a_factor_for_each_output_folds_into_the_last_layer(arch: str) -> None:
         plain = module(images)
         layer = output_layer(module, 5, images[:1])
         assert layer is not None
-        assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())  # only looked at
+        assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())  # not changed
         factors_T = torch.tensor([0.5, 1.0, 2.0, 3.0, 7.0])
         scale_rows(layer, factors_T)
         torch.testing.assert_close(module(images), plain * factors_T)
 
 
 def test_a_network_without_a_last_layer_is_recognised() -> None:
-    """Its five outputs are mixed once more, so that no layer's rows are the outputs."""
+    """The five outputs are mixed after the last layer, so that no layer's rows are the outputs."""
 
     class Mixed(nn.Module):
         def __init__(self) -> None:
@@ -101,7 +101,7 @@ def test_a_network_without_a_last_layer_is_recognised() -> None:
 
 
 def test_agreement_by_hand() -> None:
-    """Four images, classes a b | c d. The student knows c from d, but answers a wherever it should say c or d."""
+    """Four images, classes a b | c d. The student can tell c from d, but answers a where it should answer c or d."""
     target_NT = torch.tensor([[3.0, 0, 1, 0], [0, 3.0, 0, 1], [0, 1, 3.0, 0], [1, 0, 0, 3.0]])
     student_NT = torch.tensor([[9.0, 0, 1, 0], [9.0, 0, 0, 1], [9.0, 0, 1, 0], [9.0, 0, 0, 1]])
     found = Agreement.of(Answers(student_NT, target_NT, [target_NT[:, :2], target_NT[:, 2:]]), UNION)

@@ -1,4 +1,4 @@
-"""Section 3.2 by hand: which anchors are selected, what the student should say there, the loss, inference twice."""
+"""Section 3.2 by hand: which anchors are selected, what the student should answer there, the loss, inference twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from dmc.tasks.detector_consolidation import DetectionDistillation
 
 
 class Fixed(OneStage, nn.Module):
-    """Answers every image with given logits and boxes: three anchors side by side."""
+    """A detector of three anchors that answers every image with given logits and boxes."""
 
     def __init__(self, logits_AK: list[list[float]], boxes_AB: list[list[float]]) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ NEW = [[2.0], [-4.0], [-5.5]]
 
 
 def test_the_most_probable_anchors_are_selected_with_their_owners_boxes() -> None:
-    """Objectness is the highest logit: 2 (new), 3 (old), -5.5 (new); the best two are anchors 1 and 0."""
+    """Each anchor's highest logit is 2 (new model), 3 (old), -5.5 (new), so the best two are anchors 1 and 0."""
     teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none")
     places_NS, logits_NST, boxes_NSB = teachers.select(IMAGES, 2)
     assert places_NS.tolist() == [[1, 0], [1, 0]]
@@ -67,7 +67,7 @@ def test_the_most_probable_anchors_are_selected_with_their_owners_boxes() -> Non
 
 
 def test_a_third_teacher_is_one_like_the_others() -> None:
-    """Its class d is the most probable one at anchors 2 (logit 4) and 0 (2.5); the old model's stays so at anchor 1."""
+    """Its class d is the most probable at anchors 2 (logit 4) and 0 (2.5); at anchor 1 the old model's still is."""
     third = fixed("d", [[2.5], [-9.0], [4.0]], 200)
     teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100), third], "none")
     places_NS, logits_NST, boxes_NSB = teachers.select(IMAGES, 3)
@@ -83,7 +83,7 @@ def test_overlapping_classes_are_averaged() -> None:
 
 
 def test_the_loss_is_eq_8() -> None:
-    """(1/t) sum of squares, and the sum over box sides of smooth L1, both averaged over the selected anchors."""
+    """Squares are summed and divided by t, smooth L1 is summed over box sides; both are averaged over the anchors."""
     teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none")
     student = fixed("abc", [[-5.0, 1.0, 0.0], [3.0, -2.0, -1.0], [9.0, 9.0, 9.0]], 0.25)
     found = DetectionDistillation(student, teachers, "l2", anchors=2, box_weight=0.5).losses(
@@ -101,14 +101,14 @@ def test_the_loss_is_eq_8() -> None:
 
 
 class Learning(Fixed):
-    """Has a training loss, too."""
+    """A detector that has a training loss, too."""
 
     def objective(self, answers: Answers, targets: object) -> dict[str, Tensor]:
         return {"own": torch.tensor(7.0)}
 
 
 def test_adapted_shmelkov_adds_the_old_outputs_at_the_old_models_best_anchors() -> None:
-    """The old model's best anchors are 1 and 0; there old classes are off by (1, 0) and (0, 2), boxes by 1/2."""
+    """The old model's best anchors are 1 and 0. There, old classes are off by (1, 0) and (0, 2), and boxes by 1/2."""
     wide = Detector(
         Learning([[-5.0, 3.0, 0.0], [2.0, -2.0, 0.0], [9.0, 9.0, 9.0]], [[0.5 + i] * 4 for i in range(3)]),
         "abc",
@@ -127,13 +127,13 @@ def test_adapted_shmelkov_adds_the_old_outputs_at_the_old_models_best_anchors() 
 def test_inference_twice_takes_the_best_class_with_its_box() -> None:
     teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 5)], "none")
     found = teachers.detections(IMAGES[:1], [(32, 32)])[0]
-    assert found.labels_M.tolist() == [0, 2]  # anchor 1 is an a, anchor 0 a c and no b
+    assert found.labels_M.tolist() == [0, 2]  # anchor 1 is class a; anchor 0 is class c, not b
     assert found.scores_M == pytest.approx([1 / (1 + math.exp(-3)), 1 / (1 + math.exp(-2))])
     assert found.boxes_M4.tolist() == [[11, 1, 19, 9], [5, 5, 13, 13]]
 
 
 def test_a_centred_teacher_of_one_class_is_allowed_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """The paper's literal form, in which it always says 0."""
+    """In the paper's literal form such a teacher's logit is always 0."""
     teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "per-teacher")
     assert "fixed c has one class ('c'): its normalised logit is always 0" in caplog.text
     assert teachers.select(IMAGES, 3).logits_NST[..., 2].abs().max() == 0

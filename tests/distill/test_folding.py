@@ -14,7 +14,7 @@ from dmc.models.detector import Detector
 
 
 def with_statistics(module: nn.Module) -> nn.Module:
-    """As if it had been trained: norms that do something."""
+    """Give the norms random statistics, as if the network had been trained."""
     torch.manual_seed(0)
     for part in module.modules():
         if isinstance(part, NORMS):
@@ -35,7 +35,7 @@ def test_classifiers(arch: str) -> None:
 
 
 def test_an_answer_may_carry_its_logits() -> None:
-    """As those of Hugging Face's classifiers do."""
+    """Hugging Face's classifiers answer with an object that has `logits`."""
 
     class Wrapped(nn.Module):
         def __init__(self) -> None:
@@ -50,7 +50,7 @@ def test_an_answer_may_carry_its_logits() -> None:
 
 
 class PreActivation(nn.Module):
-    """As pre-activation ResNets begin: a convolution's output goes through a norm and around it."""
+    """The beginning of a pre-activation ResNet: a convolution's output goes through a norm and around it."""
 
     def __init__(self) -> None:
         super().__init__()

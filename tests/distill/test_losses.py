@@ -31,7 +31,7 @@ def test_kd_is_temperature_squared_times_the_divergence_of_softened_answers() ->
 
 
 def test_kd_at_high_temperature_has_the_gradient_of_l2_on_centred_logits() -> None:
-    """Hinton et al. 2015, section 2.1: KD tends to 1/(2K) of the squared distance; K cancels Eq. 3's 1/t."""
+    """By Hinton et al. 2015, section 2.1, KD tends to 1/(2K) of the squared distance; K cancels the 1/t of Eq. 3."""
     student = torch.tensor([[0.3, -0.2, -0.1]], requires_grad=True)
     target = torch.tensor([[0.5, 0.1, -0.6]])
     (hot,) = torch.autograd.grad(kd(student, target, temperature=1e3), student)

@@ -57,7 +57,7 @@ def test_scales_divide_each_teacher_after_centring() -> None:
 
 
 class Fixed(nn.Module):
-    """Answers every image with the same logits."""
+    """A network that answers every image with the same logits."""
 
     def __init__(self, *logits: float) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ IMAGE = torch.zeros((1, 3, 4, 4), dtype=torch.uint8)
 
 
 def test_a_dropped_class_has_no_part_in_the_mean() -> None:
-    """A teacher cut down to a, b is a teacher whose head has only those rows: 9 must not count."""
+    """A teacher cut down to a and b is one whose head has only those rows: the 9 must not count."""
     teachers = Teachers([fixed("axb", 1, 9, 3).keep("ab"), fixed("cd", 0, 4)])
     assert teachers.classes.names == ("a", "b", "c", "d")
     assert teachers.logits(IMAGE).tolist() == [[-1, 1, -2, 2]]
@@ -97,7 +97,7 @@ def test_pool_std_gives_every_teacher_the_same_spread() -> None:
 
 
 def test_balanced_gives_every_teacher_its_share_and_a_usual_spread() -> None:
-    """Three classes and two, the second teacher ten times as loud: 3/5 and 2/5 of the images are won all the same."""
+    """Teachers of three and two classes win 3/5 and 2/5 of the images, though the second one's logits are larger."""
     quiet, loud = tiny("abc", 1), tiny("de", 2)
     with torch.no_grad():
         for parameter in loud.module.fc.parameters():  # type: ignore[union-attr]
@@ -113,7 +113,7 @@ def test_balanced_gives_every_teacher_its_share_and_a_usual_spread() -> None:
 
 
 def test_auto_leaves_teachers_alone_that_are_alike() -> None:
-    """Of one seed's teachers, made to win about half each; then with logits of the size of a hundred."""
+    """Two teachers that win about half each are left alone; with logits a hundred times as large, both are scaled."""
     images = torch.randint(0, 256, (200, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     teachers = Teachers([tiny("ab", 1), tiny("cd", 2)])
     teachers.measure_scales("balanced", [images])

@@ -1,4 +1,4 @@
-"""What counts when a detector is measured, and what of its answers a user sees."""
+"""How a detector is measured, and which of its answers a user sees."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Dmc = Callable[..., Answer]
 
 
 class Sure(Detector):
-    """Sees a cat in the upper left corner of every image."""
+    """A detector that sees a cat in the upper left corner of every image."""
 
     def detections(self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], least: float = 0) -> list[Detections]:
         one = Detections(np.array([[0, 0, 32, 32]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64))
@@ -36,7 +36,7 @@ class Sure(Detector):
 
 
 def scenes(cats: int, empty: int) -> DetectionImages:
-    """Images of 64 x 64 with a cat where `Sure` sees one, after images with nothing in them."""
+    """Make images of 64 x 64 with a cat where `Sure` sees one, after images with nothing in them."""
     pixels = np.zeros((64, 64, 3), np.uint8)
     box, label, easy = np.array([[0, 0, 32, 32]], np.float32), np.zeros(1, np.int64), np.zeros(1, bool)
     full = Objects(box, label, easy, 64, 64)
@@ -58,7 +58,7 @@ def sure(*names: str) -> Sure:
 
 
 def test_false_alarms_in_images_without_objects_count() -> None:
-    """All answers are equally sure, and those in empty images come first: precision is 1/2 at full recall."""
+    """All scores are equal, and detections in empty images come first, so precision is 1/2 at full recall."""
     assert evaluate(sure("cat"), scenes(5, 0)).mean == 1
     for keep in (None, ["cat"]):
         found = evaluate(sure("cat"), scenes(5, 5), keep=keep)
@@ -77,7 +77,7 @@ def test_a_class_that_the_scenes_do_not_show_has_no_precision() -> None:
 
 
 def test_classes_of_scenes_are_renamed_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    """Two kinds of cats are one to the detector; where only a dog is, its cat is a false alarm."""
+    """The detector has one class for two kinds of cats; where there is only a dog, its cat is a false alarm."""
     caplog.set_level("INFO", logger="dmc")
     one_each = [(scenes(1, 0).scenes[0], np.array([label])) for label in (0, 1, 1, 2)]
     pets = DetectionImages(
@@ -105,7 +105,7 @@ def test_sixteen_bits_are_drawn_as_the_detector_sees_them(tmp_path: Path) -> Non
 
 
 def write_coco(folder: Path, count: int) -> Path:
-    """The squares of the other tests in COCO's layout."""
+    """Write the squares of the other tests in COCO's layout."""
     draw, kinds = np.random.default_rng(0), list(KINDS)
     images: list[dict[str, Any]] = []
     annotations: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""VOC's average precision: cases worked out by hand, and an implementation written in another way."""
+"""VOC's average precision against cases worked out by hand, and against a second, slower implementation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ A, B, FAR = (0.0, 0.0, 10.0, 10.0), (20.0, 20.0, 30.0, 30.0), (60.0, 60.0, 70.0,
 
 
 def test_a_case_by_hand() -> None:
-    """Right, wrong, right; two of four objects found. Recalls 1/4, 1/4, 2/4; precisions 1, 1/2, 2/3.
+    """Detections are right, wrong, right, and find two of four objects: recalls 1/4, 1/4, 2/4, precisions 1, 1/2, 2/3.
 
     11 points: recalls 0, 0.1, 0.2 see 1; 0.3, 0.4, 0.5 see 2/3; the rest 0. Area: 1/4 * 1 + 1/4 * 2/3.
     """
@@ -49,7 +49,7 @@ def test_a_case_by_hand() -> None:
 
 
 def test_the_second_sighting_of_an_object_is_wrong() -> None:
-    """Best score first, whatever the order in the list; a false alarm after full recall costs nothing."""
+    """The best score comes first, whatever the order in the list; a false alarm after full recall costs nothing."""
     assert average_precision([found([A, A], [0.3, 0.9])], [truth([A])], 0).area == 1.0
     two = average_precision([found([A, A, B], [0.9, 0.8, 0.7])], [truth([A, B])], 0)
     assert two.area == pytest.approx(1 / 2 + 1 / 2 * 2 / 3)
@@ -62,7 +62,7 @@ def test_difficult_objects_count_neither_way() -> None:
 
 
 def test_half_an_overlap_is_enough_and_less_is_not() -> None:
-    """VOC's pixels 1 to 10 and 1 to 5 of ten rows: 50 of 100 pixels in common, with the +1 convention."""
+    """In ten rows, VOC's pixels 1 to 10 and 1 to 5 have 50 of 100 pixels in common, by the +1 convention."""
     whole, half = (0.0, 0.0, 10.0, 10.0), (0.0, 0.0, 5.0, 10.0)
     assert overlaps(np.array([whole], np.float32), np.array([half], np.float32))[0, 0] == 0.5
     assert average_precision([found([half], [0.9])], [truth([whole])], 0).area == 1.0
@@ -84,7 +84,7 @@ def test_empty_images_and_no_answers() -> None:
 
 
 def slow_average_precision(answers: list[Detections], known: list[Objects]) -> tuple[float, float]:
-    """The definitions again, in plain Python, score by score; no sorting of hits, no cumulative sums."""
+    """Follow the definitions in plain Python, score by score, without sorting hits or cumulative sums."""
 
     def overlap(a: np.ndarray, b: np.ndarray) -> float:
         width = min(float(a[2]), float(b[2])) - max(float(a[0]), float(b[0]))
@@ -118,7 +118,7 @@ def slow_average_precision(answers: list[Detections], known: list[Objects]) -> t
 
 @st.composite
 def scenes(draw: st.DrawFn) -> tuple[list[Detections], list[Objects]]:
-    """Boxes on a coarse grid, so that overlaps of every kind and exactly one half happen; scores without ties."""
+    """Draw boxes on a coarse grid, so that overlaps of every kind, also exactly one half, occur; no two scores tie."""
     corner = st.integers(0, 5)
     box = st.tuples(corner, corner, st.integers(1, 4), st.integers(1, 4)).map(
         lambda b: (float(b[0]), float(b[1]), float(b[0] + b[2]), float(b[1] + b[3]))

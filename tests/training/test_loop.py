@@ -155,7 +155,7 @@ def test_every_step_sees_the_images_augmented_anew(tmp_path: Path) -> None:
 
 
 class Halving(nn.Module):
-    """A wrapper, as those for several processes are: it has the network inside, and is what must be asked."""
+    """A wrapper like those for several processes: it holds the network, and must be called instead of it."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class Halving(nn.Module):
 
 @pytest.mark.parametrize("kind", ["supervised", "distillation", "lwf", "sigmoids", "regularised", "new rows"])
 def test_losses_go_through_the_network_that_the_loop_hands_over(kind: str) -> None:
-    """The loop may wrap the network. An objective that asked its own reference would not notice."""
+    """The loop may wrap the network, which an objective with a reference of its own would go past."""
     old, wide, other = tiny("ab", 1), tiny("abcd", 3), tiny("cd", 2)
     objectives: dict[str, Objective] = {
         "supervised": Supervised(wide, "abcd"),
@@ -191,8 +191,10 @@ def test_losses_go_through_the_network_that_the_loop_hands_over(kind: str) -> No
 
 
 def test_no_step_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers are read from the device when something is logged or saved: as often for two epochs of 8 steps as for
-    two of 2."""
+    """Numbers are read from the device only when something is logged or saved.
+
+    So they are read as often in two epochs of 8 steps as in two of 2.
+    """
     images = write_images(tmp_path / "images", 32)
 
     def reads(batch_size: int) -> int:
@@ -251,7 +253,7 @@ def trained(folder: Path, images: Path, memory: float, stops: list[int]) -> byte
 def test_an_interrupted_run_ends_with_the_same_weights_bit_for_bit(tmp_path: Path, memory: float) -> None:
     images = write_images(tmp_path / "images", 30)
     whole = trained(tmp_path / "whole", images, memory, [])
-    parts = trained(tmp_path / "parts", images, memory, [1, 4, 5])  # in an epoch, across its end, again
+    parts = trained(tmp_path / "parts", images, memory, [1, 4, 5])  # within an epoch, across its end, and again
     assert whole == parts
     lines = [(tmp_path / name / "metrics.jsonl").read_text().splitlines() for name in ("whole", "parts")]
     stripped = [[{**json.loads(line), "seconds": 0} for line in part] for part in lines]
@@ -261,7 +263,7 @@ def test_an_interrupted_run_ends_with_the_same_weights_bit_for_bit(tmp_path: Pat
 
 
 def test_a_killed_process_continues_bit_for_bit(tmp_path: Path) -> None:
-    """The real thing: SIGKILL in the middle, then the same command with --resume."""
+    """A real process gets SIGKILL in the middle, then the same command runs with --resume."""
     for name in ("red", "green"):
         write_images(tmp_path / "data" / name, 40, seed=len(name))
 

@@ -21,7 +21,7 @@ SCHEDULE = dmc.Schedule(epochs=3, batch_size=8, lr=1e-3)
 
 
 def started(tmp_path: Path, out: str) -> subprocess.Popen[str]:
-    """A consolidation that would take minutes, as a process of its own, once it has made a checkpoint."""
+    """Start a process that consolidates for minutes, and wait for its first checkpoint."""
     for name, seed in (("ab", 1), ("cd", 2)):
         tiny(name, seed).save(tmp_path / name)
     images = write_images(tmp_path / "aux", 24)
@@ -52,7 +52,7 @@ def test_a_signal_says_what_was_kept_and_how_to_go_on(tmp_path: Path, number: si
 
 
 def test_a_stop_loses_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checkpoint is that of the very step in which the signal came, though none was due."""
+    """A checkpoint is made after the very step in which the signal came, though none was due."""
     steps = 0
     add = Position.add
 

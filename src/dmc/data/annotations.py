@@ -1,8 +1,8 @@
-"""Labeled scenes in the VOC layout (XML) and in the COCO layout (JSON).
+"""Images with boxes, in the VOC layout (XML) or in the COCO layout (JSON).
 
-A box that reaches out of its image is cut at the border, and one that covers nothing of it is left out with a note; an
-annotation of an unknown category is an error. VOC's pixels are counted from 1 and its right and bottom ones belong to
-the box; here a box lies between pixel borders, counted from 0, so VOC's left and top are one less.
+A box that reaches beyond its image is cut at the border. If nothing of it remains, it is left out with a warning. An
+annotation of an unknown category is an error. VOC counts pixels from 1, and its right and bottom pixels belong to the
+box. Here the corners of a box are borders between pixels, counted from 0, so one is subtracted from VOC's left and top.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from dmc.specs import refuse, split_spec
 
 log = logging.getLogger("dmc")
 Box = tuple[float, float, float, float]  # left, top, right, bottom
-Named = tuple[str, Box, bool]  # class, box, difficult
-Labeled = tuple[int, Box, bool]
+Named = tuple[str, Box, bool]  # class name, box, difficult
+Labeled = tuple[int, Box, bool]  # label, box, difficult
 
 
 class Objects(NamedTuple):
-    """What is in an image, in its own pixels."""
+    """The annotated objects of one image, in the pixels of its full size."""
 
     boxes_M4: npt.NDArray[np.float32]  # corners: left, top, right, bottom
     labels_M: npt.NDArray[np.int64]
@@ -43,14 +43,14 @@ class Objects(NamedTuple):
 
 @dataclass(frozen=True)
 class AnnotatedImage:
-    """An image (a file, or pixels) and the objects in it; labels are places in the source's `classes`."""
+    """An image (a file, or pixels) and its objects; a label is a position in the source's `classes`."""
 
     image: Path | npt.NDArray[np.uint8]
     objects: Objects
 
 
 class DetectionImages(Source):
-    """Images with boxes. `keep` hides the objects of other classes, as for a detector that must not know them."""
+    """Images with boxes. `keep` hides the objects of other classes, for a detector that must not know them."""
 
     def __init__(self, name: str, classes: Sequence[str], scenes: Sequence[AnnotatedImage]) -> None:
         self.name, self.classes, self.scenes = name, tuple(classes), list(scenes)
@@ -65,7 +65,7 @@ class DetectionImages(Source):
             yield Record(scene.image, UNLABELED, name, scene.objects)
 
     def keep(self, names: Iterable[str], empty: bool = False) -> DetectionImages:
-        """Only objects of these classes; images with none to learn are left out, unless `empty` ones are wanted."""
+        """Keep the objects of these classes, and the images that show one to learn; with `empty`, keep all images."""
         kept = Classes.of(self.classes).keep(names, self.name)
         new_label = np.full(len(self.classes), -1)
         new_label[list(kept.columns)] = np.arange(len(kept))
@@ -91,7 +91,7 @@ class DetectionImages(Source):
         return DetectionImages(self.name, union.names, scenes)
 
     def require_objects(self) -> DetectionImages:
-        """There is nothing to learn, and nothing to test, where nothing is marked, or all is difficult."""
+        """Refuse images without objects, or with difficult ones only: there is nothing to learn or to test."""
         if all(scene.objects.difficult_M.all() for scene in self.scenes):
             whose = f" of {', '.join(self.classes)}" if self.classes else ""
             raise DmcError(f"{self.name} has no object{whose} that is not marked as difficult")
@@ -99,7 +99,7 @@ class DetectionImages(Source):
 
 
 def open_annotated(place: str | Path | Source) -> DetectionImages:
-    """A VOC folder (`VOC2007` or `VOC2007,split=test`), or a COCO annotation file (`instances.json,images=FOLDER`)."""
+    """Open images with boxes: a VOC folder (`VOC2007`, `VOC2007,split=test`) or a COCO file (`a.json,images=DIR`)."""
     if isinstance(place, DetectionImages):
         return place
     path, options = split_spec(str(place), ("split", "images"))
@@ -112,37 +112,39 @@ def open_annotated(place: str | Path | Source) -> DetectionImages:
     if not Path(path).exists():
         raise DmcError(f"no such file or folder: {path}")
     raise DmcError(
-        f"{path} holds no boxes: labeled scenes are a VOC folder (Annotations, JPEGImages, ImageSets/Main) "
+        f"{path} holds no boxes: images with boxes are a VOC folder (Annotations, JPEGImages, ImageSets/Main) "
         "or a COCO file (instances.json,images=FOLDER)"
     )
 
 
 def voc(folder: Path, split: str | None) -> DetectionImages:
-    """A VOC folder; `split` names a list in ImageSets/Main, by default `trainval` or `train`, or every annotation."""
+    """Read a VOC folder. `split` names a list in ImageSets/Main; None takes `trainval`, `train`, or all images."""
     lists = folder / "ImageSets" / "Main"
     chosen = split or next((name for name in ("trainval", "train") if (lists / f"{name}.txt").is_file()), None)
     if chosen is None:
         stems = sorted(path.stem for path in (folder / "Annotations").glob("*.xml"))
     elif (lists / f"{chosen}.txt").is_file():
-        stems = _listed(lists / f"{chosen}.txt")
+        stems = _read_split(lists / f"{chosen}.txt")
     else:
         known = ", ".join(sorted(path.stem for path in lists.glob("*.txt"))) or "none"
         raise DmcError(f"{folder} has no split {chosen!r} (it has: {known})")
-    found = [_voc_file(folder, stem) for stem in stems]
+    found = [_read_voc_file(folder, stem) for stem in stems]
     classes = sorted({name for _, rows, _ in found for name, _, _ in rows})
-    place = {name: i for i, name in enumerate(classes)}
-    kept = [(path, size, [(place[name], box, hard) for name, box, hard in rows]) for path, rows, size in found]
-    return DetectionImages(f"{folder} ({chosen or 'all'})", classes, _annotated(kept))
+    label_of = {name: i for i, name in enumerate(classes)}
+    kept = [(path, size, [(label_of[name], box, hard) for name, box, hard in rows]) for path, rows, size in found]
+    return DetectionImages(f"{folder} ({chosen or 'all'})", classes, _with_cut_boxes(kept))
 
 
-def _listed(path: Path) -> list[str]:
+def _read_split(path: Path) -> list[str]:
+    """Read the names of a split's images: the first word of each line."""
     try:
         return [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise DmcError(f"cannot read {path}: {first_line(error)}") from None
 
 
-def _voc_file(folder: Path, stem: str) -> tuple[Path, list[Named], tuple[int, int]]:
+def _read_voc_file(folder: Path, stem: str) -> tuple[Path, list[Named], tuple[int, int]]:
+    """Read one annotation: the path of its image, its objects, and the image's width and height."""
     path = folder / "Annotations" / f"{stem}.xml"
     try:
         root = ElementTree.parse(path).getroot()
@@ -156,11 +158,11 @@ def _voc_file(folder: Path, stem: str) -> tuple[Path, list[Named], tuple[int, in
         size = (int(root.findtext("size/width") or 0), int(root.findtext("size/height") or 0))
     except OSError as error:
         raise DmcError(f"cannot read {path}: {error.strerror}") from None
-    except (ElementTree.ParseError, ValueError, LookupError) as error:  # the last: an unknown encoding
+    except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         raise DmcError(f"cannot read {path}: {first_line(error)}") from None
     if any(not name for name, _, _ in rows):
         raise DmcError(f"{path} has an object without a name")
-    return image, rows, size if min(size) > 0 else _size_of(image)
+    return image, rows, size if min(size) > 0 else _image_size(image)
 
 
 class CocoImage(BaseModel):
@@ -184,7 +186,7 @@ class CocoCategory(BaseModel):
 
 
 class CocoFile(BaseModel):
-    """What dmc reads of a COCO annotation file."""
+    """The part of a COCO annotation file that dmc reads."""
 
     images: list[CocoImage]
     annotations: list[CocoObject]
@@ -192,28 +194,31 @@ class CocoFile(BaseModel):
 
 
 def coco(path: Path, images: Path | None) -> DetectionImages:
-    """A COCO annotation file; crowds are `difficult`. Images are looked for in `images`, or beside the file. A category
-    that nothing is of is no class: nobody could learn it."""
+    """Read a COCO annotation file. Crowds become difficult objects.
+
+    The images are looked for in the folder `images`, or beside the file if it is None. A category without objects is
+    left out: nothing could be learned of it.
+    """
     content = read_coco(path)
     shown = {item.category_id for item in content.annotations}
     categories = sorted((c for c in content.categories if c.id in shown), key=lambda category: category.id)
-    place = {category.id: i for i, category in enumerate(categories)}
+    label_of = {category.id: i for i, category in enumerate(categories)}
     rows: dict[int, list[Labeled]] = {image.id: [] for image in content.images}
     for item in content.annotations:
         x, y, width, height = item.bbox
-        rows[item.image_id].append((place[item.category_id], (x, y, x + width, y + height), bool(item.iscrowd)))
+        rows[item.image_id].append((label_of[item.category_id], (x, y, x + width, y + height), bool(item.iscrowd)))
     found: list[tuple[Path, tuple[int, int], list[Labeled]]] = []
     for image in content.images:
         file = (images or path.parent) / image.file_name
         if not found and not file.is_file():
-            raise DmcError(f"there is no image {file}: say where they are, {path},images=FOLDER")
-        size = (image.width, image.height) if min(image.width, image.height) > 0 else _size_of(file)
+            raise DmcError(f"there is no image {file}: say where the images are, {path},images=FOLDER")
+        size = (image.width, image.height) if min(image.width, image.height) > 0 else _image_size(file)
         found.append((file, size, rows[image.id]))
-    return DetectionImages(str(path), [category.name for category in categories], _annotated(found))
+    return DetectionImages(str(path), [category.name for category in categories], _with_cut_boxes(found))
 
 
 def read_coco(path: Path) -> CocoFile:
-    """The file's content, in which every object is of a known image and of a known category."""
+    """Read a COCO annotation file; refuse one with repeated ids, or with an object of an unknown image or category."""
     try:
         content = CocoFile.model_validate_json(path.read_bytes())
     except OSError as error:
@@ -221,11 +226,11 @@ def read_coco(path: Path) -> CocoFile:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise DmcError(f"{path} is no COCO annotation file: {place + ': ' if place else ''}{first['msg']}") from None
+        raise DmcError(f"{path} is not a COCO annotation file: {place + ': ' if place else ''}{first['msg']}") from None
     images, categories = {image.id for image in content.images}, {category.id for category in content.categories}
     for what, all_of, distinct in (("image", content.images, images), ("category", content.categories, categories)):
         if len(all_of) > len(distinct):
-            raise DmcError(f"{path}: two entries or more have the same {what} id")
+            raise DmcError(f"{path}: several entries have the same {what} id")
     for item in content.annotations:
         if item.category_id not in categories:
             raise DmcError(f"{path}: annotation {item.id} has the unknown category {item.category_id}")
@@ -234,7 +239,8 @@ def read_coco(path: Path) -> CocoFile:
     return content
 
 
-def _size_of(path: Path) -> tuple[int, int]:
+def _image_size(path: Path) -> tuple[int, int]:
+    """Read the width and height of an image whose annotation does not state them."""
     try:
         with open_image(path) as image:
             return upright_size(image)
@@ -242,16 +248,17 @@ def _size_of(path: Path) -> tuple[int, int]:
         raise DmcError(f"cannot read the size of {path}: {first_line(error)}") from None
 
 
-def _annotated(found: Sequence[tuple[Path, tuple[int, int], list[Labeled]]]) -> list[AnnotatedImage]:
+def _with_cut_boxes(found: Sequence[tuple[Path, tuple[int, int], list[Labeled]]]) -> list[AnnotatedImage]:
+    """Cut boxes at the border of their image, and leave out those of which nothing remains."""
     scenes, dropped = [], []
     for path, (width, height), rows in found:
         boxes_M4 = np.array([box for _, box, _ in rows], dtype=np.float32).reshape(-1, 4)
         cut_M4 = boxes_M4.clip(0, [width, height, width, height]).astype(np.float32)
-        real_M = (cut_M4[:, 2] > cut_M4[:, 0]) & (cut_M4[:, 3] > cut_M4[:, 1])  # false for a missing number, too
+        real_M = (cut_M4[:, 2] > cut_M4[:, 0]) & (cut_M4[:, 3] > cut_M4[:, 1])  # false also for a missing number
         dropped += [f"{path}: {box}" for box in boxes_M4[~real_M].tolist()]
         labels_M = np.array([label for label, _, _ in rows], dtype=np.int64)[real_M]
         difficult_M = np.array([hard for _, _, hard in rows], dtype=bool)[real_M]
         scenes.append(AnnotatedImage(path, Objects(cut_M4[real_M], labels_M, difficult_M, width, height)))
     if dropped:
-        log.warning(f"{len(dropped)} boxes cover nothing of their image and are left out (first: {dropped[0]})")
+        log.warning(f"{len(dropped)} boxes have no area within their image and are left out (first: {dropped[0]})")
     return scenes

@@ -1,4 +1,4 @@
-"""What the training loop passes around."""
+"""A batch of images, which loaders give to the training loop."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from dmc.data.augment import pad_crop_flip
 
 @dataclass
 class Batch:
+    """Images of one shape and their labels."""
+
     images_N3HW: Tensor  # uint8
     labels_N: Tensor
 
@@ -23,6 +25,6 @@ class Batch:
         return type(self)(self.images_N3HW.to(device), self.labels_N.to(device))
 
     def augmented(self, pad: int | None, flip: bool) -> Self:
-        """The paper's pad, crop and flip."""
+        """Pad, crop and flip as the paper does; `pad` is in pixels, None for an eighth of the width."""
         pad = self.images_N3HW.shape[-1] // 8 if pad is None else pad
         return type(self)(pad_crop_flip(self.images_N3HW, pad, flip), self.labels_N)

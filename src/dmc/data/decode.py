@@ -1,4 +1,4 @@
-"""An undecoded record to RGB pixels of the wanted shape."""
+"""Decode records into RGB pixels of the shape that a model wants."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ RESAMPLING = {
 }
 log = logging.getLogger("dmc")
 T = TypeVar("T")
-MOST_SKIPPED = 0.1  # of the images seen so far; beyond this the source is not what the user thinks it is
-MOST_PIXELS = 2**28  # that an image may have when it is decoded, about 0.8 GB
+MOST_SKIPPED = 0.1  # share of broken images so far; with more, the source is not what the user thinks it is
+MOST_PIXELS = 2**28  # of the largest image that is decoded, about 0.8 GB as RGB
 
 
 class DecodeError(DmcError):
-    """One image that cannot be read, and why."""
+    """An image that cannot be read, and the reason."""
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: cannot be read: {reason}")
@@ -43,28 +43,30 @@ class DecodeError(DmcError):
 
 
 class Transform(Protocol):
-    """What an image becomes before it is batched."""
+    """How an image is cropped and resized, and how such images become a batch."""
 
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """The side of the square, or the shorter side, in pixels."""
 
     @property
     def bytes_per_image(self) -> int:
-        """At most."""
+        """The most bytes that an image takes when it is resized."""
 
     @property
     def one_shape(self) -> bool:
-        """Whether all images become squares of that size."""
+        """Whether all images become squares of `size` pixels a side, so that one tensor can hold them."""
 
     def __call__(self, image: Image.Image) -> Tensor:
-        """uint8, 3 x height x width."""
+        """Crop and resize an image; give its pixels as uint8, 3 x height x width."""
 
-    def batch(self, framed: Sequence[tuple[Record, Tensor]]) -> Batch: ...
+    def batch(self, framed: Sequence[tuple[Record, Tensor]]) -> Batch:
+        """Make a batch of records and their resized images."""
 
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The square that an image becomes: its central part, resized."""
+    """The transform to a square: the central part of the image (`crop_pct` of the shorter side), resized."""
 
     size: int
     interpolation: Interpolation = "bilinear"
@@ -92,8 +94,11 @@ class CenterCrop:
 
 
 def upright_rgb(image: Image.Image, at_least: int) -> Image.Image:
-    """Decoded, perhaps at a fraction of its size, turned as EXIF says, 8 bits RGB."""
-    if image.format in ("JPEG", "MPO"):  # decode at half, quarter, ... scale where twice the size still remains
+    """Decode an image to 8-bit RGB, turned as EXIF says; a JPEG perhaps at a fraction of its size.
+
+    `at_least` is the side in pixels that the caller will resize it to.
+    """
+    if image.format in ("JPEG", "MPO"):  # decode at 1/2, 1/4 or 1/8 of the size, as long as twice `at_least` remains
         image.draft("RGB", (2 * at_least, 2 * at_least))
     if image.width * image.height > MOST_PIXELS:
         raise DmcError(f"an image of {image.width}x{image.height} is too large to decode")
@@ -116,11 +121,14 @@ def open_image(file: Path | BytesIO) -> Image.Image:
 
 
 def opened(record: Record) -> Image.Image:
-    """Not decoded yet, unless only a part of it is wanted: that is made square, so that all of it is seen."""
+    """Open a record's image, not decoded yet unless only a part of it is wanted.
+
+    A part is stretched to a square, so that no transform cuts anything off.
+    """
     if isinstance(record.image, np.ndarray):
         image = Image.fromarray(record.image)
     elif isinstance(record.image, Image.Image):
-        image = record.image.copy()  # what is opened here is closed, too
+        image = record.image.copy()  # callers close what they get, and this one is the user's
     else:
         image = open_image(BytesIO(record.image) if isinstance(record.image, bytes) else record.image)
     if record.part is None:
@@ -130,13 +138,13 @@ def opened(record: Record) -> Image.Image:
 
 
 def upright_size(image: Image.Image) -> tuple[int, int]:
-    """Width and height as EXIF turns them, without decoding a photograph."""
+    """Give width and height as EXIF turns them, without decoding a photograph."""
     lies_down = image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
     return (image.height, image.width) if lies_down else image.size
 
 
 def decode(record: Record, transform: Transform) -> Tensor:
-    """uint8 pixels."""
+    """Decode a record into uint8 pixels, or raise `DecodeError`."""
     try:
         with opened(record) as image:
             return transform(image)
@@ -147,7 +155,7 @@ def decode(record: Record, transform: Transform) -> Tensor:
 
 
 def or_reason(ask: Callable[[], T]) -> T | DecodeError:
-    """For whoever goes on with other images, and says so."""
+    """Call a function on an image; if the image cannot be read, log the error and give it instead of the result."""
     try:
         return ask()
     except DecodeError as error:
@@ -156,7 +164,7 @@ def or_reason(ask: Callable[[], T]) -> T | DecodeError:
 
 
 def decode_or_skip(record: Record, transform: Transform) -> Tensor | None:
-    """None where the file is not an image that can be read."""
+    """Decode a record into uint8 pixels; give None if it is not an image that can be read."""
     try:
         return decode(record, transform)
     except DmcError:
@@ -165,7 +173,7 @@ def decode_or_skip(record: Record, transform: Transform) -> Tensor | None:
 
 @dataclass
 class Skipped:
-    """Counts what could not be decoded, and stops a run whose images are mostly broken."""
+    """The names of images that could not be decoded; `check` stops a run if their share exceeds `most`."""
 
     source: str
     most: float = MOST_SKIPPED
@@ -178,6 +186,7 @@ class Skipped:
         self.names[name] = None
 
     def check(self, broken: int, seen: int) -> None:
+        """Stop if more than a share of `most` of the images seen is broken."""
         if broken > self.most * seen:
             raise DmcError(
                 f"{broken} of {seen} images in {self.source} cannot be decoded (first: {next(iter(self.names))}); "
@@ -186,8 +195,8 @@ class Skipped:
 
 
 def decoded(records: Iterable[Record], transform: Transform) -> Iterator[tuple[Record, Tensor | None]]:
-    """Decode on all cores, in order, with a bounded number of images under way."""
-    workers = torch.get_num_threads()  # heeds what the user allows
+    """Decode records on all cores, in order, a bounded number at a time; a broken image is given as None."""
+    workers = torch.get_num_threads()  # which a user can limit
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[tuple[Record, Future[Tensor | None]]] = deque()
         for record in records:

@@ -18,22 +18,25 @@ from dmc.data.preprocess import Interpolation
 from dmc.data.sources import Record
 from dmc.errors import DmcError
 
-LONGEST = 1333 / 800  # longer side, as a multiple of the shorter one's size; beyond it the image becomes smaller
-MULTIPLE = 32  # batches are padded to a multiple of the coarsest stride of a backbone
+LONGEST = 1333 / 800  # limit of the longer side, in multiples of `size`; a longer image is made smaller
+MULTIPLE = 32  # batches are padded to a multiple of this, the coarsest stride of a backbone
 
 
 @dataclass
 class DetectionBatch(Batch):
-    """Images in the upper left corner of their frames, with their boxes. `labels_N` is not used."""
+    """Images of different shapes, each in the upper left corner of a padded frame, with their boxes.
+
+    `labels_N` is not used.
+    """
 
     sizes: list[tuple[int, int]]  # height and width of each image without the padding
     boxes: list[Tensor]  # M x 4, corners in pixels of this batch
     labels: list[Tensor]
-    objects: list[Objects | None]  # as annotated, in each image's own pixels
+    objects: list[Objects | None]  # as annotated, in the pixels of each image's full size
 
     @classmethod
     def of(cls, batch: Batch) -> DetectionBatch:
-        """Take a batch for what it is: `ShorterSide` makes no other."""
+        """Give a batch back as a detection batch, which is all that `ShorterSide` makes; refuse any other."""
         if not isinstance(batch, cls):
             raise TypeError(f"a detector is trained on {cls.__name__}, not on {type(batch).__name__}")
         return batch
@@ -43,7 +46,7 @@ class DetectionBatch(Batch):
         return replace(self, images_N3HW=self.images_N3HW.to(device), boxes=boxes, labels=labels)
 
     def augmented(self, pad: int | None, flip: bool) -> Self:
-        """Half of the images are mirrored; detectors are not trained on shifted crops."""
+        """Mirror half of the images if `flip`. `pad` is ignored: detectors are not trained on shifted crops."""
         if not flip:
             return self
         images_N3HW, boxes = self.images_N3HW.clone(), list(self.boxes)
@@ -56,13 +59,13 @@ class DetectionBatch(Batch):
 
     @property
     def targets(self) -> list[dict[str, Tensor]]:
-        """As torchvision's losses want them."""
+        """The boxes and labels of each image, in the form that torchvision's losses want."""
         return [{"boxes": boxes, "labels": labels} for boxes, labels in zip(self.boxes, self.labels, strict=True)]
 
 
 @dataclass(frozen=True)
 class ShorterSide:
-    """Resizes so that the shorter side has `size` pixels; or to a square, whatever the shape."""
+    """The transform that resizes the shorter side to `size` pixels or, with `square`, stretches to a square."""
 
     size: int
     interpolation: Interpolation = "bilinear"
@@ -74,12 +77,12 @@ class ShorterSide:
         return int(3 * self.size**2 * (1 if self.square else LONGEST))
 
     def blank(self) -> Tensor:
-        """A small black image that any detector takes."""
+        """Give a batch of one small black image, of a size that any detector takes."""
         side = self.size if self.square else 4 * MULTIPLE
         return torch.zeros((1, 3, side, side), dtype=torch.uint8)
 
     def shape(self, width: int, height: int) -> tuple[int, int]:
-        """The new width and height of an image."""
+        """Give the width and height that an image of this width and height is resized to."""
         if self.square:
             return self.size, self.size
         scale = min(self.size / min(width, height), LONGEST * self.size / max(width, height))
@@ -93,6 +96,7 @@ class ShorterSide:
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
     def batch(self, framed: Sequence[tuple[Record, Tensor]]) -> DetectionBatch:
+        """Pad resized images to one frame, and scale their boxes with them; refuse an annotation of another size."""
         images = [image for _, image in framed]
         sizes = [(int(image.shape[1]), int(image.shape[2])) for image in images]
         height, width = (-(-max(extent) // MULTIPLE) * MULTIPLE for extent in zip(*sizes, strict=True))
@@ -106,11 +110,11 @@ class ShorterSide:
                 labels.append(torch.zeros(0, dtype=torch.long))
                 continue
             wide, tall = self.shape(found.width, found.height)
-            if max(abs(image.shape[2] - wide), abs(image.shape[1] - tall)) > 2:  # more than rounding
+            if max(abs(image.shape[2] - wide), abs(image.shape[1] - tall)) > 2:  # more than rounding explains
                 said = f"{found.width}x{found.height}"
                 raise DmcError(f"{record.name} does not have the size that its annotation gives, {said}")
             scale = torch.tensor([image.shape[2] / found.width, image.shape[1] / found.height] * 2)
-            easy_M = ~found.difficult_M  # nobody trains on the others
+            easy_M = ~found.difficult_M  # difficult objects are not trained on
             boxes.append(torch.from_numpy(found.boxes_M4[easy_M]) * scale)
             labels.append(torch.from_numpy(found.labels_M[easy_M]))
         objects = [record.marked for record, _ in framed]

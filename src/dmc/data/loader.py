@@ -1,6 +1,7 @@
-"""Batches for the training loop: from one uint8 tensor when the images fit in memory, streamed when not.
+"""Loaders, which cut images into batches: held in memory if the images fit, streamed if not.
 
-Both are functions of (seed, step): asked for step 1,000 they give the batch that a run from step 0 would see.
+A batch depends on the seed and the step alone: asked for step 1,000, a loader gives the batch that a run from step 0
+would see.
 """
 
 from __future__ import annotations
@@ -24,22 +25,27 @@ MEMORY = 4 * 2**30  # bytes of pixels that are held at once; all of ImageNet32x3
 
 
 class ImageLoader(ABC):
-    """Images cut into batches. A pass has ceil(n / batch size) of them, of nearly equal size, so that
-    no batch is ever a single image left over (batch norm cannot train on one)."""
+    """Images cut into batches.
+
+    A pass over n images has ceil(n / batch size) batches of nearly equal size, so that no batch is ever a single image
+    left over (batch norm cannot train on one).
+    """
 
     skipped: Skipped
-    count: int
+    count: int  # of images in a pass
 
     def steps(self, batch_size: int) -> int:
+        """Give the number of batches in a pass."""
         return -(-self.count // batch_size)
 
     def bounds(self, step: int, batch_size: int) -> tuple[int, int]:
+        """Give where the batch of a step begins and ends within its pass."""
         steps = self.steps(batch_size)
         i = step % steps
         return i * self.count // steps, (i + 1) * self.count // steps
 
     def shuffled(self, seed: int, batch_size: int, first_step: int) -> Iterator[Tensor]:
-        """The places of each batch's images, for feeds that can reach any image."""
+        """Give the indices of each batch's images, without end, for loaders that can reach any image."""
         step, steps = first_step, self.steps(batch_size)
         while True:
             generator = torch.Generator().manual_seed(seed_for(seed, "order", step // steps))
@@ -49,20 +55,20 @@ class ImageLoader(ABC):
                 step += 1
 
     def arranged(self, order_N: Tensor, batch_size: int, generator: torch.Generator) -> list[Tensor]:
-        """One pass, cut into batches."""
+        """Cut one pass, whose images are in this order, into batches."""
         return [order_N[slice(*self.bounds(i, batch_size))] for i in range(self.steps(batch_size))]
 
     @abstractmethod
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
-        """Shuffled batches for ever, one pass after the other, from `first_step` on."""
+        """Give shuffled batches without end, pass after pass, from `first_step` on."""
 
     @abstractmethod
     def in_order(self, batch_size: int) -> Iterator[Batch]:
-        """One pass in stored order."""
+        """Give the batches of one pass, in stored order."""
 
 
 class TensorLoader(ImageLoader):
-    """All images as one tensor."""
+    """Images of one shape, held as one uint8 tensor."""
 
     def __init__(self, images_N3HW: Tensor, labels_N: Tensor, skipped: Skipped) -> None:
         self.images_N3HW, self.labels_N, self.skipped = images_N3HW, labels_N, skipped
@@ -79,7 +85,7 @@ class TensorLoader(ImageLoader):
 
 
 class ListLoader(ImageLoader):
-    """Images of different shapes, as a list. Tall and wide ones go into different batches, which need less padding."""
+    """Images of different shapes, held as a list. Tall and wide ones are batched apart, which saves padding."""
 
     def __init__(self, framed: list[tuple[Record, Tensor]], transform: Transform, skipped: Skipped) -> None:
         self.framed, self.transform, self.skipped = framed, transform, skipped
@@ -91,6 +97,7 @@ class ListLoader(ImageLoader):
             yield self.transform.batch([self.framed[i] for i in places.tolist()])
 
     def arranged(self, order_N: Tensor, batch_size: int, generator: torch.Generator) -> list[Tensor]:
+        """Cut one pass into batches of tall or of wide images, and shuffle the batches."""
         by_shape_N = order_N[self.tall_N[order_N].int().argsort(stable=True)]
         batches = super().arranged(by_shape_N, batch_size, generator)
         return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
@@ -103,8 +110,8 @@ class ListLoader(ImageLoader):
 class StreamLoader(ImageLoader):
     """Images that are decoded when they are needed and then discarded.
 
-    A batch is a fixed stretch of the record order; what cannot be decoded is missing from its batch, so a
-    resumed run finds its place by counting records.
+    A batch is a fixed stretch of the shuffled records. An image that cannot be decoded is missing from its batch, and
+    none takes its place, so that a resumed run can find its position by counting records.
     """
 
     def __init__(self, source: Source, transform: Transform) -> None:
@@ -113,12 +120,14 @@ class StreamLoader(ImageLoader):
         self.count = len(source)
 
     def _passes(self, seed: int, first_pass: int, first_record: int) -> Iterator[Record]:
+        """Give shuffled records without end, from a record of the first pass on."""
         yield from islice(self.source.records(seed_for(seed, "order", first_pass)), first_record, None)
         while True:
             first_pass += 1
             yield from self.source.records(seed_for(seed, "order", first_pass))
 
     def _cut(self, records: Iterator[Record], batch_size: int, first_step: int) -> Iterator[Batch]:
+        """Decode records and cut them into batches; stop if too many are broken."""
         images = decoded(records, self.transform)
         step, seen, broken = first_step, 0, 0
         while True:
@@ -132,8 +141,8 @@ class StreamLoader(ImageLoader):
             if seen >= min(ENOUGH, self.count):
                 self.skipped.check(broken, seen)
             good = [(record, image) for record, image in taken if image is not None]
-            if not good:  # skipping the batch would put every later step out of place
-                raise DmcError(f"none of {len(taken)} images in a row can be decoded: {taken[0][0].name} and on")
+            if not good:  # leaving the batch out would shift every later step
+                raise DmcError(f"none of {len(taken)} images in a row can be decoded, from {taken[0][0].name} on")
             yield self.transform.batch(good)
             step += 1
 
@@ -152,15 +161,17 @@ class StreamLoader(ImageLoader):
 
 
 def fits(source: Source, transform: Transform, memory: int) -> bool:
+    """Tell whether all images of a source, once resized, fit into `memory` bytes."""
     return len(source) * transform.bytes_per_image <= memory
 
 
 def open_loader(source: Source, transform: Transform, memory: int = MEMORY) -> ImageLoader:
-    """Hold the images if they fit into `memory` bytes of pixels, stream them otherwise."""
+    """Open a loader that holds the images if they fit into `memory` bytes, and streams them if not."""
     return held_loader(source, transform) if fits(source, transform, memory) else StreamLoader(source, transform)
 
 
 def held_loader(source: Source, transform: Transform, most_skipped: float = MOST_SKIPPED) -> ImageLoader:
+    """Read all images into memory; refuse a source of which more than a share of `most_skipped` is broken."""
     skipped = Skipped(source.name, most_skipped)
     return (
         held_as_tensor(source, transform, skipped) if transform.one_shape else held_as_list(source, transform, skipped)
@@ -168,6 +179,7 @@ def held_loader(source: Source, transform: Transform, most_skipped: float = MOST
 
 
 def held_as_tensor(source: Source, transform: Transform, skipped: Skipped) -> TensorLoader:
+    """Read images that the transform gives one shape into a tensor."""
     images_N3HW = torch.empty((len(source), 3, transform.size, transform.size), dtype=torch.uint8)
     labels: list[int] = []
     with progress(len(source), "reading images") as bar:
@@ -179,6 +191,7 @@ def held_as_tensor(source: Source, transform: Transform, skipped: Skipped) -> Te
 
 
 def held_as_list(source: Source, transform: Transform, skipped: Skipped) -> ListLoader:
+    """Read images of different shapes into a list."""
     framed = []
     with progress(len(source), "reading images") as bar:
         for record, image in _decodable(source, transform, skipped):
@@ -188,7 +201,7 @@ def held_as_list(source: Source, transform: Transform, skipped: Skipped) -> List
 
 
 def _decodable(source: Source, transform: Transform, skipped: Skipped) -> Iterator[tuple[Record, Tensor]]:
-    """All images that can be decoded. How many cannot is judged at the end, since they may all lie together."""
+    """Give the images that can be decoded. Whether too many cannot is judged at the end: they may all lie together."""
     good, broken = set(), set()
     for record, image in decoded(source.records(), transform):
         if image is None:

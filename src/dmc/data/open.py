@@ -1,4 +1,4 @@
-"""From what a user typed, or passed, to a source of images."""
+"""Open what a user typed or passed as a source of images."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from dmc.specs import refuse, split_spec
 
 log = logging.getLogger("dmc")
 OneSet = str | Path | Source | npt.NDArray[np.uint8]
-KINDS = {"tar": frozenset({".tar", ".tgz", ".gz"}), "image": IMAGE_SUFFIXES}  # of files, by their endings
+KINDS = {"tar": frozenset({".tar", ".tgz", ".gz"}), "image": IMAGE_SUFFIXES}  # kinds of files, by suffix
 
 
 def open_images(spec: OneSet | Sequence[OneSet]) -> Source:
-    """Unlabeled images: a folder, parquet or tar files (a glob will do), `hf-hub:OWNER/NAME`, an array; or several."""
+    """Open unlabeled images: a folder, parquet or tar files (or a glob), `hf-hub:OWNER/NAME`, an array; or several."""
     if isinstance(spec, str | Path | Source | np.ndarray):
         return _open(spec, labeled=False)
     if not spec:
@@ -37,7 +37,10 @@ def open_images(spec: OneSet | Sequence[OneSet]) -> Source:
 
 
 def sample_of(source: Source, limit: int | float | str, seed: int) -> Source:
-    """So many images, or such a share (0.25, 25%), at random; a smaller sample is a part of a larger one."""
+    """Give a random sample: `limit` is a number of images, or a share of them (0.25, 25%).
+
+    With the same seed, a smaller sample is a part of a larger one.
+    """
     total = len(source)
     wanted = _amount(str(limit), total)
     if wanted > total:
@@ -49,7 +52,7 @@ def sample_of(source: Source, limit: int | float | str, seed: int) -> Source:
 
 
 def _amount(text: str, total: int) -> int:
-    """`500`, `0.25` or `25%` as a number of images."""
+    """Turn `500`, `0.25` or `25%` into a number of images."""
     try:
         if text.isdigit() and int(text) > 0:
             return int(text)
@@ -62,9 +65,9 @@ def _amount(text: str, total: int) -> int:
 
 
 def open_labeled(spec: str | Path | Source) -> Source:
-    """Labeled images: a folder with a folder for each class, parquet, `.npz`, `hf-hub:OWNER/NAME`.
+    """Open labeled images: a folder with a subfolder for each class, parquet, `.npz` or `hf-hub:OWNER/NAME`.
 
-    `FILE,label=COLUMN` and `FILE,image=COLUMN` choose columns; `hf-hub:OWNER/NAME,split=test` a split.
+    `FILE,label=COLUMN` and `FILE,image=COLUMN` choose columns; `hf-hub:OWNER/NAME,split=test` chooses a split.
     """
     source = _open(spec, labeled=True)
     if not source.classes:
@@ -73,7 +76,7 @@ def open_labeled(spec: str | Path | Source) -> Source:
 
 
 def open_with_held_out(spec: str | Path | Source) -> tuple[Source, Source | None]:
-    """Labeled images to train on, and those to test on where a folder holds both."""
+    """Open labeled images to train on, and those to test on if a folder holds both sets (else None)."""
     path = "" if isinstance(spec, Source) else _split(str(spec))[0]
     split = find_split(Path(path)) if path and Path(path).is_dir() else None
     if split is None:
@@ -84,18 +87,19 @@ def open_with_held_out(spec: str | Path | Source) -> tuple[Source, Source | None
         missing = [name for name in one.classes if name not in other.classes]
         if missing:
             raise DmcError(
-                f"{path} is ambiguous: {one.name} has a class {missing[0]!r}, {other.name} has not; "
+                f"{path} is ambiguous: {one.name} has a class {missing[0]!r}, {other.name} does not; "
                 f"make them alike, or name {train.name} itself"
             )
     return train, held_out
 
 
 def _joined(sources: Sequence[Source], name: str | None = None) -> Source:
+    """Join sources into one without labels; a single source is given back as it is."""
     return sources[0] if len(sources) == 1 else JoinedImages(*map(Unlabeled, sources), name=name)
 
 
 def _refuse_overlap(specs: Sequence[str]) -> None:
-    """An image that is named twice would count twice."""
+    """Refuse paths of which one lies in another: an image that is named twice would count twice."""
     paths = [path for path, _ in map(_split, specs) if not path.startswith("hf-hub:")]
     seen: set[Path] = set()
     for file in sorted((file.resolve() for path in paths for file in _matched(path)), key=lambda file: len(file.parts)):
@@ -105,6 +109,7 @@ def _refuse_overlap(specs: Sequence[str]) -> None:
 
 
 def _open(spec: OneSet, labeled: bool) -> Source:
+    """Open one place, and refuse it if it holds no images."""
     if isinstance(spec, Source):
         source = spec
     elif isinstance(spec, np.ndarray):
@@ -119,6 +124,7 @@ def _open(spec: OneSet, labeled: bool) -> Source:
 
 
 def _open_path(spec: str, labeled: bool) -> Source:
+    """Open a path, a glob or a dataset of the hub, with its options."""
     path, options = _split(spec)
     if path.startswith("hf-hub:"):
         image, label, config = (options.get(key) for key in ("image", "label", "config"))
@@ -129,7 +135,7 @@ def _open_path(spec: str, labeled: bool) -> Source:
             f"{path} has boxes, which are for detectors; a classifier wants a folder per class, parquet or npz"
         )
     files = _matched(path)
-    groups = [files] if labeled else _of_a_kind(files)
+    groups = [files] if labeled else _grouped_by_kind(files)
     return _joined([_open_files(spec, options, group, labeled) for group in groups], name=path)
 
 
@@ -138,14 +144,15 @@ def _split(spec: str) -> tuple[str, dict[str, str]]:
 
 
 def _matched(path: str) -> list[Path]:
+    """Give the file or folder of this name, or those that match it as a glob."""
     files = [Path(path)] if Path(path).exists() else sorted(map(Path, glob.glob(path)))
     if not files:
         raise DmcError(f"no such file or folder: {path}")
     return files
 
 
-def _of_a_kind(files: Sequence[Path]) -> list[list[Path]]:
-    """Shards of one kind are one source, as are image files; folders and arrays are sources of their own."""
+def _grouped_by_kind(files: Sequence[Path]) -> list[list[Path]]:
+    """Group shards of one kind, and image files; a folder or an array is a group of its own."""
     groups: dict[str, list[Path]] = {}
     for file in files:
         suffix = file.suffix.lower()
@@ -156,6 +163,7 @@ def _of_a_kind(files: Sequence[Path]) -> list[list[Path]]:
 
 
 def _open_files(spec: str, options: dict[str, str], files: list[Path], labeled: bool) -> Source:
+    """Open a folder, or files of one kind, as one source."""
     path, image, label = name_of(files), options.get("image"), options.get("label")
     if len(files) == 1 and files[0].is_dir():
         if labeled:
@@ -183,6 +191,7 @@ def _open_files(spec: str, options: dict[str, str], files: list[Path], labeled: 
 
 
 def _npz(path: Path) -> ArrayImages:
+    """Read the arrays `images` and, if there are any, `labels` (numbers or names) and `classes` (names)."""
     try:
         with np.load(path, allow_pickle=False) as arrays:
             content = dict(arrays)

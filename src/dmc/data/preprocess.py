@@ -1,4 +1,4 @@
-"""What one network wants to see: size, mean and std, interpolation. It travels with the weights."""
+"""How one network wants its images: size, mean and std, interpolation. It travels with the weights."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ Interpolation = Literal["nearest", "bilinear", "bicubic"]
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How an image becomes a network's input. The defaults are CIFAR-100's, at 32x32.
+    """How an image becomes a network's input. The defaults are those of CIFAR-100, at 32x32.
 
-    One mean and one std make a grey-scale network. `crop_pct` is the share of the shorter side that
-    evaluation keeps, as in timm.
+    `size` is the side of the input in pixels. One mean and one std stand for a grey-scale network. `crop_pct` is the
+    share of the shorter side that evaluation keeps, as in timm.
     """
 
     size: int = 32
@@ -43,10 +43,11 @@ class Preprocessing:
 
     @property
     def channels(self) -> int:
+        """The number of input channels: 1 for grey, 3 for RGB."""
         return len(self.mean)
 
     def __call__(self, images_N3HW: Tensor) -> Tensor:
-        """uint8 RGB images of any square size to this network's input, channels-last."""
+        """Turn uint8 RGB images of any square size into this network's input, channels-last."""
         x = images_N3HW.to(torch.float32)
         if self.channels == 1:
             grey = per_channel((0.299, 0.587, 0.114), x.device)  # ITU-R 601, as PIL's "L"
@@ -58,7 +59,7 @@ class Preprocessing:
         return self.normalised(x)
 
     def normalised(self, pixels_NCHW: Tensor) -> Tensor:
-        """Values 0 to 255 to the network's range, channels-last."""
+        """Turn pixel values from 0 to 255 into the network's range, channels-last."""
         x = pixels_NCHW.to(torch.float32)
         mean, std = per_channel(self.mean, x.device), per_channel(self.std, x.device)
         return ((x / 255 - mean) / std).contiguous(memory_format=torch.channels_last)

@@ -1,4 +1,4 @@
-"""Where images are read from: files, folders, tar shards, arrays; parquet and the hub are in `tables.py`."""
+"""Sources that read files, folders, tar shards and arrays; those of parquet and the hub are in `tables.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".
 
 
 class FileImages(Source):
-    """Image files."""
+    """Image files without labels."""
 
     def __init__(self, name: str, files: Iterable[Path]) -> None:
         self.name, self.files = name, [(path, UNLABELED) for path in files]
@@ -32,7 +32,7 @@ class FileImages(Source):
 
 
 class FolderImages(FileImages):
-    """Image files below a folder; labeled by its immediate subfolders when asked."""
+    """Image files below a folder; if `labeled`, each of its immediate subfolders is a class."""
 
     def __init__(self, folder: Path, labeled: bool) -> None:
         super().__init__(str(folder), [] if labeled else image_files(folder))
@@ -43,7 +43,7 @@ class FolderImages(FileImages):
 
 
 class ArrayImages(Source):
-    """Images already in memory: uint8, N x H x W or N x H x W x 3."""
+    """Images that are in memory already: uint8, N x H x W or N x H x W x 3."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class ArrayImages(Source):
 
 
 class StrictHeader(tarfile.TarInfo):
-    """A damaged header is an error. tarfile takes it for the end of the archive, and what follows would be lost."""
+    """A tar header that is an error if damaged. tarfile takes it for the end of the archive, and loses what follows."""
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
@@ -84,7 +84,7 @@ class StrictHeader(tarfile.TarInfo):
 
 
 class TarImages(Source):
-    """Tar shards, read front to back; every image file in them is one image."""
+    """Tar shards, read from front to back; every image file in them is one image."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.name, self.files = name_of(files), list(files)
@@ -94,6 +94,7 @@ class TarImages(Source):
         return self.length
 
     def _members(self, files: Iterable[Path], read: bool) -> Iterator[Record]:
+        """Give a record for each image in the shards, without its content unless `read`."""
         for file in files:
             try:
                 with tarfile.open(file, "r|*", tarinfo=StrictHeader) as tar:
@@ -112,20 +113,23 @@ class TarImages(Source):
 
 
 def subfolders(folder: Path) -> list[Path]:
+    """Give the immediate subfolders, sorted, without hidden ones."""
     return sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
 def images_below(folder: Path) -> Iterator[Path]:
-    """All images below a folder, without hidden ones (macOS puts a `._photo.jpg` beside each photo)."""
+    """Find all images below a folder, without hidden ones (macOS puts a `._photo.jpg` beside each photo)."""
     files = (p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     return (p for p in files if not any(part.startswith(".") for part in p.relative_to(folder).parts))
 
 
 def image_files(folder: Path) -> list[Path]:
+    """Find all images below a folder, sorted."""
     return sorted(images_below(folder))
 
 
 def counted(records: Iterable[object], name: str) -> int:
+    """Count records by reading them, and show how far that is."""
     count = 0
     with progress(None, f"counting {name}") as bar:
         for _ in records:
@@ -135,4 +139,5 @@ def counted(records: Iterable[object], name: str) -> int:
 
 
 def name_of(files: Sequence[Path]) -> str:
+    """Name files for messages: one by its path, several by their folder and their number."""
     return str(files[0]) if len(files) == 1 else f"{files[0].parent} ({len(files)} files)"

@@ -1,7 +1,7 @@
-"""What a source of images is: undecoded records that can be read again and again, some of them, or renamed.
+"""What a source of images is: undecoded records that can be read again and again, in part, or with classes renamed.
 
-Decoding comes later, in `decode.py`, so that skipping ahead in a stream costs reading and nothing more. Where images
-are read from is in `readers.py` and `tables.py`.
+Decoding comes later, in `decode.py`, so that skipping ahead in a stream costs reading and nothing more. The sources
+that read files are in `readers.py` and `tables.py`.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy.typing as npt
 from dmc.classes import Classes, ClassUnion
 from dmc.errors import DmcError
 
-SHUFFLE_BUFFER = 2048  # undecoded records
-SHUFFLE_BYTES = 256 * 2**20  # and what they may weigh together
+SHUFFLE_BUFFER = 2048  # undecoded records that are held at once to shuffle a stream
+SHUFFLE_BYTES = 256 * 2**20  # and the memory that they may take together
 UNLABELED = -1
 T = TypeVar("T")
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 class Record(NamedTuple):
-    """One image as it is stored: encoded bytes, a file, or pixels (HW or HWC, uint8); or a user's own."""
+    """One image as it is stored: encoded bytes, a file, pixels (HW or HWC, uint8) or a user's PIL image."""
 
     image: bytes | Path | npt.NDArray[np.uint8] | Image
     label: int
     name: str
-    marked: Any = None  # what is marked in it, as its kind of model wants it: `Objects` for detectors
-    part: tuple[int, int, int, int] | None = None  # the corners of what is looked at, where that is not all of it
+    marked: Any = None  # its annotation, in the form of its kind of model: `Objects` for detectors
+    part: tuple[int, int, int, int] | None = None  # left, top, right, bottom of the part to look at; None: all of it
 
 
 class Source(ABC):
@@ -42,37 +42,37 @@ class Source(ABC):
 
     name: str
     classes: tuple[str, ...] = ()  # empty where the images carry no labels
-    steady = True  # an image has one name, in whatever order they come
+    steady = True  # whether an image has the same name in whatever order the images come
 
     @abstractmethod
     def __len__(self) -> int: ...
 
     @abstractmethod
     def records(self, seed: int | None = None) -> Iterator[Record]:
-        """All records; in stored order without a seed, well mixed with one."""
+        """Give all records: in stored order without a seed, well mixed with one."""
 
     def labels(self) -> Iterator[int]:
-        """The label of each image, in stored order."""
+        """Give the label of each image, in stored order."""
         return (record.label for record in self.records())
 
     def names(self) -> Iterator[str]:
-        """The name of each image, in stored order."""
+        """Give the name of each image, in stored order."""
         return (record.name for record in self.records())
 
     def keep(self, names: Iterable[str]) -> Source:
-        """Only the images of these classes."""
+        """Give the images of these classes only."""
         return Kept(self, names)
 
     def rename(self, new_names: Mapping[str, str]) -> Source:
-        """The same images under other class names; classes that get the same name become one."""
+        """Give the same images under other class names; classes that get the same name become one."""
         return Renamed(self, new_names) if new_names else self
 
     def at(self, places: Set[int], name: str) -> Source:
-        """Only the images at these places of the stored order, read when they are wanted."""
+        """Give only the images at these positions of the stored order, read when they are wanted."""
         return Chosen(self.in_lasting_names(), places, name)
 
     def in_lasting_names(self) -> Source:
-        """The same images, under names that do not depend on the order in which they are read."""
+        """Give the same images, under names that do not depend on the order in which they are read."""
         return self if self.steady else InStoredOrder(self)
 
 
@@ -107,19 +107,19 @@ class Kept(Source):
 
 
 class Chosen(Source):
-    """Some images of another source, of which nothing is held but the names."""
+    """Some images of another source. Only their names are held in memory."""
 
     def __init__(self, source: Source, places: Set[int], name: str) -> None:
         self.name, self.source, self.classes = name, source, source.classes
         self.chosen = frozenset(called for i, called in enumerate(source.names()) if i in places)
         if len(self.chosen) < len(places):
-            raise DmcError(f"images of {source.name} have the same name, so that no part of them can be chosen")
+            raise DmcError(f"images of {source.name} have the same name, so a part of them cannot be chosen")
 
     def __len__(self) -> int:
         return len(self.chosen)
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
-        left = set(self.chosen)  # a name may come again among those that were not chosen
+        left = set(self.chosen)  # an image that was not chosen may have the same name
         for record in self.source.records(seed):
             if record.name in left:
                 left.remove(record.name)
@@ -130,7 +130,7 @@ class Chosen(Source):
 
 
 class InStoredOrder(Source):
-    """A source whose images have lasting names only in stored order: it is read in that, and mixed by a buffer."""
+    """A source whose names last only in stored order, read in that order and shuffled through a buffer."""
 
     def __init__(self, source: Source) -> None:
         self.name, self.source, self.classes = source.name, source, source.classes
@@ -167,11 +167,12 @@ class Renamed(Source):
 
 
 def permuted(items: Sequence[T], seed: int | None) -> Sequence[T]:
+    """Shuffle items; without a seed, give them as they are."""
     return items if seed is None else random.Random(seed).sample(items, len(items))
 
 
 def buffer_shuffled(records: Iterable[Record], seed: int | None) -> Iterator[Record]:
-    """A stream in nearly random order, holding a bounded number of records and bytes at a time."""
+    """Shuffle a stream nearly at random, holding a bounded number of records and bytes; without a seed, not at all."""
     if seed is None:
         yield from records
         return
@@ -180,15 +181,16 @@ def buffer_shuffled(records: Iterable[Record], seed: int | None) -> Iterator[Rec
     held = 0
     for record in records:
         buffer.append(record)
-        held += _weight(record)
+        held += _bytes_held(record)
         while len(buffer) > SHUFFLE_BUFFER or (held > SHUFFLE_BYTES and len(buffer) > 1):
             i = draw.randrange(len(buffer))
             buffer[i], buffer[-1] = buffer[-1], buffer[i]
-            held -= _weight(buffer[-1])
+            held -= _bytes_held(buffer[-1])
             yield buffer.pop()
     draw.shuffle(buffer)
     yield from buffer
 
 
-def _weight(record: Record) -> int:
+def _bytes_held(record: Record) -> int:
+    """Give the size of a record's encoded image; a file is not read yet, and pixels are in memory anyway."""
     return len(record.image) if isinstance(record.image, bytes) else 0

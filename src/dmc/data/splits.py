@@ -1,4 +1,4 @@
-"""Folders that hold a training set and a held-out one side by side, told apart from folders of classes."""
+"""Tell folders that hold a training set and a held-out set side by side from folders of classes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ ROLES = {
 
 
 class Split(NamedTuple):
+    """The folders, or the tables, of a training set and of a held-out set."""
+
     train: Path
     held_out: Path
 
 
 def find_split(folder: Path) -> Split | None:
-    """The two sets in a folder; None where it holds classes, or a single set. Refuses what could be either.
+    """Find the two sets in a folder; give None if it holds classes or a single set, and refuse what could be either.
 
-    `train` with images directly in it, beside other such folders, is a class (of vehicles, say).
+    A folder `train` with images directly in it, beside other such folders, is a class (of vehicles, say).
     """
     parts = [part for part in subfolders(folder) if _holds_images(part)]
     if not parts:
@@ -33,7 +35,7 @@ def find_split(folder: Path) -> Split | None:
     sets = [part for same in found.values() for part in same]
     if not sets:
         return None
-    others = [part for part in parts if part not in sets and part.name != "aux"]  # which a benchmark's folder may have
+    others = [part for part in parts if part not in sets and part.name != "aux"]  # a benchmark's auxiliary images
     for role, same in found.items():
         if len(same) > 1:
             _refuse(folder, f"{_shown(same)} could both be the {role} set", "name one of them")
@@ -53,14 +55,14 @@ def find_split(folder: Path) -> Split | None:
 
 
 def require_one_set(folder: Path) -> None:
-    """For those who want labeled images of one kind."""
+    """Refuse a folder that holds both a training set and a held-out set, where one set is wanted."""
     split = find_split(folder)
     if split:
         _refuse(folder, "it holds a training set and one to test on", f"name {split.train} or {split.held_out}")
 
 
 def _require_classes(folder: Path, sets: Sequence[Path], flat: Sequence[Path]) -> None:
-    """A set has its images in class folders, and nowhere else."""
+    """Refuse a set that has images anywhere but in class folders; `flat` are the sets without class folders."""
     for part in sets:
         if part in flat:
             why = f"{part.name}/ holds images but no class folders, and could be a class or a set"
@@ -71,7 +73,7 @@ def _require_classes(folder: Path, sets: Sequence[Path], flat: Sequence[Path]) -
 
 
 def _split_of_tables(folder: Path) -> Split | None:
-    """`train.parquet` beside `val.parquet` or `test.parquet`."""
+    """Find `train.parquet` beside `val.parquet` or `test.parquet`; None without such a pair, or with other tables."""
     tables = {file.stem.lower(): file for file in sorted(folder.glob("*.parquet"))}
     found = {role: [tables[name] for name in names if name in tables] for role, names in ROLES.items()}
     held_out = found["validation"] or found["test"]

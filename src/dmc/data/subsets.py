@@ -1,4 +1,4 @@
-"""Parts of sources, and sources put together: samples, what is held out, unlabeled images, several as one."""
+"""Sources made of other sources: samples, held-out parts, images without their labels, several sources as one."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from dmc.classes import ClassUnion
 from dmc.data.sources import UNLABELED, Record, Source, permuted
 from dmc.errors import DmcError
 
-TESTED, ENOUGH_TO_TEST = 10, 20  # one image in so many is held out, where classes have so many on average
+TESTED, ENOUGH_TO_TEST = 10, 20  # every 10th image is held out, if classes have 20 or more on average
 
 
 class Unlabeled(Source):
-    """The images of another source without their classes."""
+    """The images of another source without their labels."""
 
     def __init__(self, source: Source) -> None:
         self.name, self.source, self.steady = source.name, source, source.steady
@@ -32,7 +32,7 @@ class Unlabeled(Source):
 
 
 class ListedImages(Source):
-    """Some records of another source on their own: whoever holds it can reach nothing else."""
+    """Some records of another source as a list, through which no other record can be reached."""
 
     def __init__(self, source: Source, records: Iterable[Record]) -> None:
         self.name, self.classes = source.name, source.classes
@@ -46,17 +46,17 @@ class ListedImages(Source):
 
 
 def at_places(source: Source, places: Container[int]) -> ListedImages:
-    """The records at some places of the stored order."""
+    """List the records at some positions of the stored order."""
     return ListedImages(source, (record for i, record in enumerate(source.records()) if i in places))
 
 
 def sampled(source: Source, count: int) -> ListedImages:
-    """A fair sample, always the same; a smaller one is a part of a larger one."""
+    """List a random sample, always the same one; a smaller sample is a part of a larger one."""
     return at_places(source, frozenset(permuted(range(len(source)), seed=0)[:count]))
 
 
 def every_nth(source: Source, every: int) -> tuple[frozenset[int], Counter[int]]:
-    """The places of every so many-th image of each class, and how many images each class has."""
+    """Give the positions of every `every`-th image of each class, and the number of images of each class."""
     seen: Counter[int] = Counter()
     places = set()
     for i, label in enumerate(source.labels()):
@@ -67,7 +67,7 @@ def every_nth(source: Source, every: int) -> tuple[frozenset[int], Counter[int]]
 
 
 def held_out(source: Source, every: int) -> tuple[ListedImages, ListedImages]:
-    """Most images for training, and every so many-th of each class for validation."""
+    """Split labeled images into two: most for training, and every `every`-th of each class to test on."""
     places, seen = every_nth(source, every)
     for label, name in enumerate(source.classes):
         if seen[label] < every:
@@ -78,7 +78,7 @@ def held_out(source: Source, every: int) -> tuple[ListedImages, ListedImages]:
 
 
 class Without(Source):
-    """All images of another source but those with these names."""
+    """All images of another source but those with some names."""
 
     def __init__(self, source: Source, left_out: frozenset[str]) -> None:
         self.name, self.source, self.left_out, self.classes = source.name, source, left_out, source.classes
@@ -94,15 +94,17 @@ class Without(Source):
 
 
 def split_off(source: Source, count: int, seed: int) -> tuple[ListedImages, Without]:
-    """A mixed sample on its own, and the rest. No more of a stream is read than mixing it takes."""
+    """Split off a random sample, and give it and the rest. Of a stream, no more is read than shuffling needs."""
     source = source.in_lasting_names()
     taken = ListedImages(source, records=islice(source.records(seed), count))
     return taken, Without(source, frozenset(record.name for record in taken.records()))
 
 
 def share_held_out(source: Source) -> tuple[Source, Source | None]:
-    """The same where there are images enough, and otherwise all for training. Nothing is read, and a class that has
-    few images is not tested."""
+    """Hold out every 10th image of each class to test on; if images are few, give all for training, and None.
+
+    No image is read. A class with fewer than 10 images has none to test on.
+    """
     if len(source) < ENOUGH_TO_TEST * len(source.classes):
         return source, None
     places, _ = every_nth(source, TESTED)
@@ -111,12 +113,12 @@ def share_held_out(source: Source) -> tuple[Source, Source | None]:
 
 
 class JoinedImages(Source):
-    """Sources put together, all labeled or all not; classes are matched by name, in order of first appearance."""
+    """Several sources as one, all labeled or all not; classes are matched by name, in order of first appearance."""
 
     def __init__(self, *sources: Source, name: str | None = None) -> None:
         self.name, self.sources = name or " + ".join(s.name for s in sources), sources
         self.steady = all(s.steady for s in sources)
-        self.numbered = len({s.name for s in sources}) < len(sources)  # two arrays would name their images alike
+        self.numbered = len({s.name for s in sources}) < len(sources)  # images of two arrays would have the same names
         union = ClassUnion.of([s.classes for s in sources])
         self.classes, self.new_labels = union.names, union.columns
 
@@ -131,7 +133,7 @@ class JoinedImages(Source):
             yield record._replace(label=label, name=f"{i + 1}: {record.name}" if self.numbered else record.name)
 
     def at(self, places: Set[int], name: str) -> Source:
-        """Of each source its own part, so that they stay well mixed."""
+        """Take from each source its own part, so that they stay well mixed."""
         parts, start = [], 0
         for source in self.sources:
             own = {i for i in range(len(source)) if start + i in places}
@@ -141,5 +143,5 @@ class JoinedImages(Source):
 
 
 def _detached(record: Record) -> Record:
-    """A numpy row keeps the whole array alive behind it; a copy does not."""
+    """Copy pixels, since a view of a numpy array keeps the whole array in memory."""
     return record._replace(image=record.image.copy()) if isinstance(record.image, np.ndarray) else record

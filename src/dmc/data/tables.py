@@ -1,4 +1,4 @@
-"""Images in tables: parquet files, and data sets of the Hugging Face hub."""
+"""Sources that read tables: parquet files, and datasets of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from dmc.errors import DmcError, first_line
 
 
 class ParquetImages(Source):
-    """Parquet files in the hub's image format, or with a column of encoded bytes."""
+    """Parquet files in the hub's image format, or with a column of encoded bytes.
+
+    `image` and `label` name columns; None takes the only one that could be meant.
+    """
 
     def __init__(self, files: Sequence[Path], labeled: bool, image: str | None, label: str | None) -> None:
         import pyarrow as pa
@@ -44,7 +47,7 @@ class ParquetImages(Source):
         return (f"{file}[{i}]" for file, rows in zip(self.files, self.rows, strict=True) for i in range(rows))
 
     def _rows(self, files: Iterable[Path], columns: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Rows and their names, which do not depend on the order of the files."""
+        """Give rows with their names, which do not depend on the order of the files."""
         import pyarrow.parquet as pq
 
         for file in files:
@@ -65,7 +68,7 @@ class ParquetImages(Source):
 class HubImages(Source):
     """A dataset of the Hugging Face hub (or a local folder in its layout), streamed."""
 
-    steady = False
+    steady = False  # rows of a shuffled stream come without their positions
 
     def __init__(
         self, repo: str, labeled: bool, image: str | None, label: str | None, split: str, config: str | None
@@ -109,7 +112,7 @@ class HubImages(Source):
             raise DmcError(f"{self.name} broke off: {first_line(error)}") from None
 
     def _named(self, rows: Iterable[dict[str, Any]], in_order: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-        """By its place; where every pass has another order, by the file that the image was, if that is known."""
+        """Name rows by position; if they are shuffled, by the file that the image was, where that is known."""
         for i, row in enumerate(rows):
             cell = row.get(self.columns.image)
             file = cell.get("path") if isinstance(cell, dict) and not in_order else None
@@ -117,7 +120,7 @@ class HubImages(Source):
 
 
 class Columns:
-    """Which column holds the image and which the label, and how a row becomes a record."""
+    """The columns that hold image and label, and how a row becomes a record."""
 
     def __init__(self, features: Any, name: str, labeled: bool, image: str | None, label: str | None) -> None:
         from datasets import ClassLabel, Image, Value
@@ -143,18 +146,22 @@ class Columns:
 
     @cached_property
     def number_of(self) -> dict[str, int]:
+        """The label of each class name."""
         return {name: number for number, name in enumerate(self.names)}
 
     @property
     def used(self) -> list[str]:
+        """The columns to read."""
         return [self.image, self.label] if self.label else [self.image]
 
     def records(self, rows: Iterable[tuple[str, dict[str, Any]]]) -> Iterator[Record]:
+        """Turn rows and their names into records."""
         for name, row in rows:
             label = self.label_of(row, name) if self.label else UNLABELED
             yield Record(_content(row[self.image]), label, name)
 
     def label_of(self, row: dict[str, Any], name: str) -> int:
+        """Give the label of a row, and refuse one that is none of the classes."""
         value = row[self.label]
         if self.numbered and value is not None and 0 <= value < len(self.names):
             return int(value)
@@ -164,7 +171,7 @@ class Columns:
 
 
 def _content(cell: Any) -> bytes | Path:
-    """What an image cell holds; nothing at all is an image that cannot be decoded."""
+    """Give an image cell's bytes or file; an empty cell gives bytes that cannot be decoded."""
     if not isinstance(cell, dict):
         return cell or b""
     if cell.get("bytes") is not None:
@@ -179,6 +186,7 @@ def _content(cell: Any) -> bytes | Path:
 
 
 def _choose(asked: str | None, columns: list[str], found: list[str], what: str, name: str) -> str:
+    """Choose the column that is asked for, or the only one found; refuse to guess."""
     if asked is not None:
         if asked not in columns:
             raise DmcError(f"{name} has no column {asked!r}; it has {', '.join(columns)}")

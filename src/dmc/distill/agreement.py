@@ -1,4 +1,4 @@
-"""How far a student answers as its teachers do: what a user of the merged model will see, measured without labels."""
+"""How often a student answers as its teachers do, measured without labels: what a user of the merged model will see."""
 
 from __future__ import annotations
 
@@ -12,26 +12,27 @@ from dmc.classes import ClassUnion
 
 @dataclass(frozen=True)
 class Answers:
-    """What student and teachers say about the same images."""
+    """The logits of student and teachers on the same images."""
 
     student_NT: Tensor
-    target_NT: Tensor  # the teachers side by side, as the student was taught
+    target_NT: Tensor  # of the teachers side by side, as the student was taught
     teachers: list[Tensor]  # each teacher's own logits
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """All are shares of the images. Of lists, one number for each teacher."""
+    """How often a student agrees with its teachers, as shares of the images. A list has a number for each teacher."""
 
     images: int
-    same: float  # the student's answer over all classes is that of the teachers side by side
-    within: list[float]  # its answer among a teacher's own classes is that teacher's
-    teachers_win: list[float]  # a teacher's classes win, side by side with the others'
-    student_wins: list[float]  # they win in the student
-    fair: list[float]  # they would win if every class won alike
+    same: float  # where the student's top class is that of the teachers side by side
+    within: list[float]  # where, among a teacher's own classes, the student's top class is the teacher's
+    teachers_win: list[float]  # where the top class of the teachers side by side is one of this teacher's
+    student_wins: list[float]  # where the student's top class is one of this teacher's
+    fair: list[float]  # which a teacher's classes would win if every class won equally often
 
     @classmethod
     def of(cls, answers: Answers, union: ClassUnion) -> Agreement:
+        """Count how often student and teachers agree."""
         student_N, target_N = answers.student_NT.argmax(dim=1), answers.target_NT.argmax(dim=1)
         within = [
             float((answers.student_NT[:, list(columns)].argmax(dim=1) == logits_NK.argmax(dim=1)).double().mean())
@@ -48,5 +49,5 @@ class Agreement:
 
 
 def wins(answers_N: Tensor, union: ClassUnion) -> list[float]:
-    """How often the answer is a class that a teacher knows; a shared class counts for all who know it."""
+    """Give, for each teacher, how often the top class is one of its own; a shared class counts for all that know it."""
     return [float(torch.isin(answers_N, answers_N.new_tensor(columns)).double().mean()) for columns in union.columns]

@@ -1,9 +1,10 @@
 """Balance between blocks of classes that were taught by different models. Not in the paper.
 
-A student fits one teacher less well than another, answers it with smaller numbers (regression to the mean), and that
-teacher's classes lose every close race, though they are told apart among themselves. One factor for each block, chosen
-on unlabeled images that were not trained on, gives each block its share of them; one temperature for all makes
-probabilities mean what the teachers' own do. Both fold into the last layer: the model stays an ordinary one.
+A student fits one teacher less well than another and gives smaller logits to that teacher's classes (regression to the
+mean). They lose every close race, though the student tells them apart well among themselves. One factor for each block,
+chosen on unlabeled images that were not trained on, lets each block win its share of the images. One temperature for
+all classes makes probabilities mean what the teachers' own do. Both fold into the last layer: the model stays an
+ordinary one.
 """
 
 from __future__ import annotations
@@ -15,47 +16,47 @@ from torch import Tensor, nn
 
 from dmc.classes import ClassUnion
 
-SWEEPS = 100  # two blocks need one, ten blocks about twenty
-HALF = 0.5  # of what a block should win, or of all answers: with less, something went wrong
-LEAST_PEAK = 1e-6  # a block whose highest answer is below this wins nothing, whatever its factor
+SWEEPS = 100  # at most; two blocks need one, ten blocks about twenty
+HALF = 0.5  # of the share that a block should win, or of all answers: with less, something went wrong
+LEAST_PEAK = 1e-6  # a block whose highest logit is below this wins nothing, whatever its factor
 
 
 def peaks(logits_NT: Tensor, blocks: Sequence[Sequence[int]]) -> Tensor:
-    """The highest answer of each block of classes, image by image."""
+    """Give the highest logit of each block of classes, image by image."""
     return torch.stack([logits_NT[:, list(block)].amax(dim=1) for block in blocks], dim=1)
 
 
 def win_shares(peaks_NB: Tensor) -> list[float]:
-    """The share of images that each block wins: its highest answer is the highest of all."""
+    """Give the share of images that each block wins: those where its highest logit is the highest of all."""
     return (torch.bincount(peaks_NB.argmax(dim=1), minlength=peaks_NB.shape[1]) / len(peaks_NB)).tolist()
 
 
 def drowned(wins: Sequence[float], fair: Sequence[float]) -> list[int]:
-    """The teachers whose classes win less than half of their share by number: they will rarely be answered."""
+    """Give the indices of teachers whose classes win less than half of their fair share: they are rarely answered."""
     return [i for i, (won, due) in enumerate(zip(wins, fair, strict=True)) if won < HALF * due]
 
 
 def fair_shares(blocks: Sequence[Sequence[int]]) -> list[float]:
-    """What each block would win if every class won alike."""
+    """Give the share of images that each block would win if every class won equally often."""
     total = sum(len(block) for block in blocks)
     return [len(block) / total for block in blocks]
 
 
 def balancing_factors(peaks_NB: Tensor, shares: Sequence[float]) -> list[float]:
-    """One positive factor for each block, with which block b wins `shares[b]` of the images.
+    """Find one positive factor for each block, with which block b wins the share `shares[b]` of the images.
 
-    In logarithms a factor is a level to add, and the level at which a block wins exactly its share is a quantile of
-    what it lacks to the best of the others. Levels depend on each other, so they are set in turn until none moves.
+    In logarithms a factor is a level to add. The level at which a block wins exactly its share is a quantile of its
+    distance to the best of the other blocks. Levels depend on each other, so they are set in turn until none moves.
     """
-    heights_NB = peaks_NB.double().clamp(min=LEAST_PEAK).log()
-    levels_B = heights_NB.new_zeros(len(shares))
+    log_peaks_NB = peaks_NB.double().clamp(min=LEAST_PEAK).log()
+    levels_B = log_peaks_NB.new_zeros(len(shares))
     for _ in range(SWEEPS):
         before_B = levels_B.clone()
         for b, share in enumerate(shares):
-            others_NB = heights_NB + levels_B
+            others_NB = log_peaks_NB + levels_B
             others_NB[:, b] = -torch.inf
-            lacking_N = others_NB.amax(dim=1) - heights_NB[:, b]
-            levels_B[b] = lacking_N.quantile(share)
+            distance_N = others_NB.amax(dim=1) - log_peaks_NB[:, b]
+            levels_B[b] = distance_N.quantile(share)
         levels_B -= levels_B.mean()  # only their differences count
         if torch.allclose(levels_B, before_B, atol=1e-6):
             break
@@ -63,8 +64,11 @@ def balancing_factors(peaks_NB: Tensor, shares: Sequence[float]) -> list[float]:
 
 
 def sharpness(student_NT: Tensor, teacher_logits: Sequence[Tensor], union: ClassUnion) -> float:
-    """One factor (an inverse temperature) for all of the student's logits: within each teacher's classes its
-    probabilities then have the least cross entropy to the teacher's own. That is convex, so its slope has one root."""
+    """Find the factor (an inverse temperature) for all of the student's logits that makes it as sure as its teachers.
+
+    It minimises the cross entropy between each teacher's probabilities and the student's within that teacher's classes.
+    That is convex in the factor, so its slope has one root, which is found by bisection.
+    """
     mine = [student_NT[:, list(columns)].double() for columns in union.columns]
     theirs = [logits_NK.double().softmax(dim=1) for logits_NK in teacher_logits]
 
@@ -81,8 +85,10 @@ def sharpness(student_NT: Tensor, teacher_logits: Sequence[Tensor], union: Class
 
 
 def output_layer(module: nn.Module, outputs: int, example_N3HW: Tensor) -> nn.Module | None:
-    """The last layer: scaling its rows scales the network's outputs alike. Seen on noise of the example's shape,
-    whatever the architecture; None where no layer does that."""
+    """Find the last layer, whose rows scale the network's outputs alike; give None if there is no such layer.
+
+    Layers are tried out on noise of the example's shape, so the architecture does not matter. Weights are restored.
+    """
     noise_N3HW = torch.randn(example_N3HW.shape, generator=torch.Generator().manual_seed(0)).to(example_N3HW)
     factors_T = torch.linspace(0.5, 2, outputs, device=example_N3HW.device)
     with torch.no_grad():
@@ -101,7 +107,7 @@ def output_layer(module: nn.Module, outputs: int, example_N3HW: Tensor) -> nn.Mo
 
 
 def scale_rows(layer: nn.Module, factors_T: Tensor) -> None:
-    """Multiply each output of a layer by a number of its own."""
+    """Multiply each output of a layer by its own factor, in place."""
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.mul_(factors_T.to(parameter).view(-1, *[1] * (parameter.ndim - 1)))

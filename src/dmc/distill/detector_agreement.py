@@ -1,4 +1,4 @@
-"""How far a student finds what its teachers find: what a user of the merged detector will see, without labels."""
+"""How much of what its teachers find a student finds, without labels: what a user of the merged detector will see."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from dmc.metrics.average_precision import OVERLAP, Detections, average_precision
 from dmc.models.detector import Detector
 from dmc.seeds import seed_for
 
-SURE = 0.3  # a score above it is a find that a user would see
-SAMPLE, BATCH = 96, 12  # auxiliary images to look at
+SURE = 0.3  # a detector is sure of what has a higher score: a user would see it
+SAMPLE, BATCH = 96, 12  # auxiliary images to look at, and how many at a time
 
 
 @dataclass(frozen=True)
 class Recovered:
-    """What a student finds of what its teachers are sure of. Of lists, one number for each teacher."""
+    """How much a student finds of what its teachers are sure of. A list has a number for each teacher."""
 
     images: int
-    objects: list[int]  # that the teacher is sure of
-    precision: list[float]  # mean average precision against them, over the classes that it finds; NaN without any
-    false_alarms: int  # what the student is sure of, and no teacher is
+    objects: list[int]  # how many the teacher is sure of
+    precision: list[float]  # the student's mean average precision on them, over their classes; NaN if there are none
+    false_alarms: int  # how many objects the student is sure of, and no teacher is
 
     @classmethod
     def of(cls, student: Detector, teachers: DetectorTeachers, loader: ImageLoader) -> Recovered:
-        """Take the teachers' own finds for the truth, and evaluate the student on them."""
+        """Take what the teachers are sure of for the truth, and evaluate the student on it."""
         found: list[Detections] = []
         truth: list[Objects] = []
         sample = islice(loader.batches(seed_for(0, "sample"), BATCH), min(SAMPLE // BATCH, loader.steps(BATCH)))
@@ -50,7 +50,7 @@ class Recovered:
 
 
 def as_objects(finds: Sequence[Detections], columns: Sequence[Sequence[int]], size: tuple[int, int]) -> Objects:
-    """What several teachers are sure of in one image, as if it had been annotated."""
+    """Turn what several teachers are sure of in one image into annotations; `size` is height and width."""
     sure = [found.scores_M > SURE for found in finds]
     boxes_M4 = np.concatenate([found.boxes_M4[mine] for found, mine in zip(finds, sure, strict=True)])
     labels = [np.array(own)[found.labels_M[mine]] for found, mine, own in zip(finds, sure, columns, strict=True)]
@@ -60,7 +60,7 @@ def as_objects(finds: Sequence[Detections], columns: Sequence[Sequence[int]], si
 
 
 def false_alarms(found: Detections, truth: Objects) -> int:
-    """How many sure finds lie on no object of their class."""
+    """Count the detections with a score above `SURE` that lie on no object of their class."""
     sure_M = found.scores_M > SURE
     there = overlaps(found.boxes_M4[sure_M], truth.boxes_M4) >= OVERLAP
     same = found.labels_M[sure_M][:, None] == truth.labels_M

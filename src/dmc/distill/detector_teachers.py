@@ -1,4 +1,4 @@
-"""Several detectors seen as one: the source of targets (section 3.2), and the paper's *inference twice*."""
+"""Several detectors used as one: the source of targets (section 3.2), and the paper's *inference twice*."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ DEFAULT_CENTRING: Centring = "none"  # sigmoid logits are absolute log-odds: see
 
 
 class Selected(NamedTuple):
-    """The anchors of each image that teachers believe in most, and what the student should say there."""
+    """The anchors of each image at which some teacher is most confident, and what the student should answer there."""
 
-    places_NS: Tensor
+    places_NS: Tensor  # indices of the anchors
     logits_NST: Tensor  # over the union of classes (Eq. 4)
-    boxes_NSB: Tensor  # of the teacher that owns the most probable class
+    boxes_NSB: Tensor  # from the teacher with the most probable class at that anchor
 
 
 class DetectorTeachers(TeacherGroup[Detector]):
+    """Detectors with the same anchors, over the union of their classes."""
+
     def __init__(self, detectors: Sequence[Detector], centring: Centring | None = None) -> None:
         super().__init__(detectors, centring or DEFAULT_CENTRING)
         self.shapes_checked: set[torch.Size] = set()
@@ -38,15 +40,16 @@ class DetectorTeachers(TeacherGroup[Detector]):
             if len(teacher.classes) == 1 and self.centring == "per-teacher":
                 log.warning(
                     f"{teacher.name} has one class ({teacher.names[0]!r}): its normalised logit is always 0 (Eq. 4), "
-                    "so it teaches nothing about it"
+                    "so it teaches nothing about that class"
                 )
 
     @property
     def transform(self) -> ShorterSide:
-        """Teachers look at the same pixels: those of the largest."""
+        """The transform of the teacher with the largest input: all teachers look at the same pixels."""
         return max((d.transform for d in self.specialists), key=lambda transform: transform.size)
 
     def each(self, images_N3HW: Tensor) -> list[Answers]:
+        """Give every teacher's own answers, and refuse teachers whose anchors differ."""
         with torch.no_grad():
             answers = [detector.answers(images_N3HW) for detector in self.answering]
         self.watch([answer.logits_NAK for answer in answers])
@@ -56,7 +59,7 @@ class DetectorTeachers(TeacherGroup[Detector]):
         return answers
 
     def select(self, images_N3HW: Tensor, count: int) -> Selected:
-        """The `count` anchors with the highest class probability of any teacher."""
+        """Select the `count` anchors of each image with the highest class probability of any teacher."""
         answers = self.each(images_N3HW)
         with torch.no_grad():
             best_INA = torch.stack([d.scores(a).amax(dim=2) for d, a in zip(self.answering, answers, strict=True)])
@@ -70,7 +73,7 @@ class DetectorTeachers(TeacherGroup[Detector]):
     def detections(
         self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], least: float = MIN_SCORE
     ) -> list[Detections]:
-        """Inference twice: at each anchor the most probable class of any teacher, with that teacher's box."""
+        """Detect by inference twice: at each anchor, take the most probable class of any teacher, and its box."""
         answers = self.each(images_N3HW)
         self.require_finite()
         with torch.no_grad():
@@ -87,7 +90,7 @@ class DetectorTeachers(TeacherGroup[Detector]):
 
 
 def require_same_anchors(answers: Sequence[tuple[Detector, Answers]]) -> None:
-    """Distillation goes anchor by anchor."""
+    """Refuse detectors whose anchors differ, since distillation goes anchor by anchor."""
     (first, ours), *rest = answers
     for other, theirs in rest:
         alike = ours.anchors_A4.shape == theirs.anchors_A4.shape and ours.boxes_NAB.shape == theirs.boxes_NAB.shape
@@ -99,11 +102,11 @@ def require_same_anchors(answers: Sequence[tuple[Detector, Answers]]) -> None:
 
 
 def owned(boxes: Sequence[Tensor], owner_NA: Tensor) -> Tensor:
-    """At each anchor the box of the teacher that owns it."""
+    """Take, at each anchor, the box of the teacher with this index."""
     boxes_INAB = torch.stack(list(boxes))
     return boxes_INAB.gather(0, owner_NA[None, :, :, None].expand_as(boxes_INAB[:1]))[0]
 
 
 def gathered(values_NAX: Tensor, places_NS: Tensor) -> Tensor:
-    """The rows of some anchors."""
+    """Take the rows of some anchors."""
     return values_NAX.gather(1, places_NS[..., None].expand(-1, -1, values_NAX.shape[2]))

@@ -1,4 +1,4 @@
-"""Batch norm folded into the convolution before it: what a network computes when it only answers, in fewer steps."""
+"""Fold batch norms into the convolutions before them, so that inference takes fewer steps."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ NORMS = (nn.BatchNorm2d, FrozenBatchNorm2d, FrozenBatchNormAct2d)  # timm's Batc
 
 
 def folded(module: nn.Module, example_N3HW: Tensor) -> nn.Module:
-    """A copy for inference. Which norm follows which convolution is seen on noise of the example's shape, whatever the
-    architecture; a network that then answers otherwise is given back as it was. (Of what happens in place between the
-    two, or to a convolution's output elsewhere, as before the first block of a pre-activation ResNet, nothing is seen.)
+    """Give a folded copy for inference, or the network itself if it has no norms or the copy would answer differently.
+
+    A pass over noise of the example's shape shows which norm follows which convolution, whatever the architecture. It
+    does not show what happens in place between the two, nor where else a convolution's output goes (as before the first
+    block of a pre-activation ResNet), so the copy's answer is compared with the network's.
     """
     if not any(isinstance(m, NORMS) for m in module.modules()):
         return module
@@ -25,13 +27,13 @@ def folded(module: nn.Module, example_N3HW: Tensor) -> nn.Module:
     noise_N3HW = torch.randn(example_N3HW.shape, generator=generator).to(example_N3HW)
     twin = copy.deepcopy(module).to(memory_format=torch.channels_last).eval()
     with torch.no_grad():
-        pairs, answer = _followed(twin, noise_N3HW)
+        pairs, answer = _conv_norm_pairs(twin, noise_N3HW)
         _fold_all(twin, pairs)
-        return twin if _alike(answer, twin(noise_N3HW)) else module
+        return twin if _nearly_equal(answer, twin(noise_N3HW)) else module
 
 
-def _followed(module: nn.Module, images_N3HW: Tensor) -> tuple[list[tuple[nn.Conv2d, nn.Module]], Any]:
-    """The convolutions and norms that follow each other, and the network's answer."""
+def _conv_norm_pairs(module: nn.Module, images_N3HW: Tensor) -> tuple[list[tuple[nn.Conv2d, nn.Module]], Any]:
+    """Find the pairs of a convolution and the norm that follows it; give them and the network's answer."""
     made_by: dict[int, nn.Conv2d] = {}
     outputs: list[Tensor] = []  # kept alive, so that no other tensor gets the same id
     pairs: list[tuple[nn.Conv2d, nn.Module]] = []
@@ -54,37 +56,42 @@ def _followed(module: nn.Module, images_N3HW: Tensor) -> tuple[list[tuple[nn.Con
 
 
 def _fold_all(module: nn.Module, pairs: list[tuple[nn.Conv2d, nn.Module]]) -> None:
+    """Fold every pair in place, unless its convolution or norm is part of another pair, too."""
     convs, norms = ([id(m) for m in part] for part in zip(*pairs, strict=True)) if pairs else ([], [])
     replacements: dict[int, nn.Module] = {}
     for conv, norm in pairs:
         if convs.count(id(conv)) == 1 and norms.count(id(norm)) == 1:  # a head that several levels share is left alone
             _fold(conv, norm)
-            replacements[id(norm)] = _rest(norm)
+            replacements[id(norm)] = _activation(norm)
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if id(child) in replacements:
                 setattr(parent, name, replacements[id(child)])
 
 
-def _alike(answer: Any, other: Any) -> bool:
-    """Up to rounding: a classifier answers one tensor, perhaps as `logits` of something, a detector several."""
+def _nearly_equal(answer: Any, other: Any) -> bool:
+    """Compare two answers up to rounding.
+
+    A classifier answers with one tensor, or with an object that has it as `logits`; a detector with several tensors.
+    """
     answer, other = (getattr(one, "logits", one) for one in (answer, other))
     if isinstance(answer, tuple):
-        return all(map(_alike, answer, other))
+        return all(map(_nearly_equal, answer, other))
     if not isinstance(answer, Tensor):
         return bool(answer == other)
     return bool((answer - other).abs().max() <= 1e-3 * answer.abs().max())
 
 
 def _fold(conv: nn.Conv2d, norm: Any) -> None:
+    """Change a convolution's weights so that it computes what it and the norm did."""
     weight, bias = fuse_conv_bn_weights(
         conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
     )
     conv.weight, conv.bias = (nn.Parameter(p.detach(), requires_grad=False) for p in (weight, bias))
 
 
-def _rest(norm: Any) -> nn.Module:
-    """timm's norms carry an activation."""
+def _activation(norm: Any) -> nn.Module:
+    """Give what a folded norm leaves to do: timm's norms carry an activation."""
     return (
         nn.Sequential(norm.drop, norm.act) if isinstance(norm, BatchNormAct2d | FrozenBatchNormAct2d) else nn.Identity()
     )

@@ -11,22 +11,24 @@ from dmc.config import LossName
 
 
 def l2(student_NT: Tensor, target_NT: Tensor) -> Tensor:
-    """Eq. 3: the mean over classes of squared differences, averaged over images (Eq. 2)."""
+    """Give the mean over classes of squared differences (Eq. 3), averaged over images (Eq. 2)."""
     return F.mse_loss(student_NT, target_NT)
 
 
 def l1(student_NT: Tensor, target_NT: Tensor) -> Tensor:
+    """Give the mean over classes of absolute differences, averaged over images."""
     return F.l1_loss(student_NT, target_NT)
 
 
 def kd(student_NT: Tensor, target_NT: Tensor, temperature: float) -> Tensor:
-    """Hinton et al. 2015: KL divergence of softened distributions, times T^2 so that gradients keep their size."""
+    """Give the KL divergence of softened distributions, times T^2 to keep the gradients' size (Hinton et al. 2015)."""
     student = F.log_softmax(student_NT / temperature, dim=1)
     target = F.log_softmax(target_NT / temperature, dim=1)
     return F.kl_div(student, target, reduction="batchmean", log_target=True) * temperature**2
 
 
 def loss_named(name: LossName, temperature: float) -> Callable[[Tensor, Tensor], Tensor]:
+    """Give the loss of this name; only `kd` uses the temperature."""
     if name == "kd":
         return lambda student_NT, target_NT: kd(student_NT, target_NT, temperature)
     return {"l2": l2, "l1": l1}[name]

@@ -12,7 +12,7 @@ from dmc.device import index
 
 
 def centred(logits_NK: Tensor) -> Tensor:
-    """Eq. 4 for one teacher: each image's logits minus their mean over this teacher's classes."""
+    """Subtract from each image's logits their mean over this teacher's classes (Eq. 4 for one teacher)."""
     return logits_NK - logits_NK.mean(dim=1, keepdim=True)
 
 
@@ -22,10 +22,11 @@ def build_targets(
     centring: Centring = "per-teacher",
     scales: Sequence[float] | None = None,
 ) -> Tensor:
-    """N teachers' logits to the target over the union of their classes.
+    """Build the target over the union of classes from each teacher's logits.
 
-    A class of one teacher is copied, a class of several is the mean of their normalised logits. `scales`
-    divides each teacher's normalised logits by a number of its own; the paper has none.
+    The logit of a class that one teacher knows is copied; that of a class that several know is the mean of their
+    normalised logits. `scales` divides each teacher's normalised logits by a number of its own; None, as in the paper,
+    divides by nothing.
     """
     scales = scales or [1.0] * len(teacher_logits)
     images = teacher_logits[0].shape[0]

@@ -1,4 +1,4 @@
-"""Several specialists seen as one: side by side at test time, the source of targets in training."""
+"""Several specialists used as one: side by side at test time, the source of targets in training."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from dmc.errors import DmcError, require_one_of
 from dmc.models.model import AnyModel
 from dmc.models.specialist import Specialist
 
-# The standard deviation of logits that `balanced` gives targets: that of specialists which fit their images. With 1 a
-# student learns far slower (results/unlike-teachers.md).
+# The standard deviation that `balanced` gives the logits of targets: that of specialists which fit their images well.
+# With 1, a student learns far more slowly (results/unlike-teachers.md).
 SPREAD = 3.0
 
 
@@ -34,14 +34,15 @@ class TeacherGroup(ABC, Generic[AnyModel]):
             teacher.module.eval()  # a teacher does not learn, not even batch statistics
         self.centring: Centring = centring
         self.specialists = list(models)
-        self.answering = list(models)  # the same, perhaps faster
+        self.answering = list(models)  # the same models, or faster copies after `fold`
         self.name = " + ".join(model.name for model in models)
         self.union = ClassUnion.of([model.names for model in models])
         self.classes = Classes.of(self.union.names)
-        self.sound: list[Tensor] = []  # for each teacher, on the device: were all of its answers finite?
+        self.sound: list[Tensor] = []  # for each teacher, on the device: were all of its answers finite so far?
 
     @property
     def parameter_count(self) -> int:
+        """The number of parameters of all models together."""
         return sum(model.parameter_count for model in self.specialists)
 
     def to(self, device: torch.device) -> Self:
@@ -50,14 +51,14 @@ class TeacherGroup(ABC, Generic[AnyModel]):
         return self
 
     def fold(self) -> None:
-        """Answer faster from now on; the specialists themselves stay as they are."""
+        """Answer with folded copies from now on, which are faster; the specialists themselves stay as they are."""
         self.answering = [
             teacher.answering_with(folded(teacher.module, teacher.blank())) for teacher in self.specialists
         ]
 
     @abstractmethod
     def each(self, images_N3HW: Tensor) -> Sequence[Any]:
-        """Ask every one of them, without waiting for the device; `require_finite` tells whether all was well."""
+        """Ask every model, without waiting for the device; `require_finite` checks the answers later."""
 
     def watch(self, answers: Sequence[Tensor]) -> None:
         """Note, on the device, whether each teacher's answers are finite."""
@@ -65,7 +66,7 @@ class TeacherGroup(ABC, Generic[AnyModel]):
         self.sound = [a & b for a, b in zip(self.sound, finite, strict=True)] if self.sound else finite
 
     def require_finite(self) -> None:
-        """Refuse a teacher that has given answers which nobody could learn from. Waits for the device."""
+        """Refuse a teacher that has given answers which are not finite. Waits for the device."""
         sound, self.sound = self.sound, []
         for teacher, finite in zip(self.specialists, sound, strict=False):
             if not finite:
@@ -73,8 +74,11 @@ class TeacherGroup(ABC, Generic[AnyModel]):
 
 
 class Teachers(TeacherGroup[Specialist]):
-    """N specialists over the union of their classes. `logits` is Eq. 4's target, and also the paper's
-    *inference twice* for classifiers: all specialists kept, their normalised logits concatenated."""
+    """Classifiers over the union of their classes.
+
+    `logits` gives the target of Eq. 4, which is also the paper's *inference twice* for classifiers: all specialists are
+    kept, and their normalised logits concatenated.
+    """
 
     def __init__(self, specialists: Sequence[Specialist], centring: Centring | None = None) -> None:
         if len(specialists) < 2:
@@ -98,28 +102,28 @@ class Teachers(TeacherGroup[Specialist]):
 
     @property
     def transform(self) -> CenterCrop:
-        """The whole central square at the largest size that any of them wants."""
+        """The transform to the whole central square, at the largest size that any teacher wants."""
         return CenterCrop(max(s.preprocessing.size for s in self.specialists))
 
     def each(self, images_N3HW: Tensor) -> list[Tensor]:
-        """Every teacher's own logits, each through its own preprocessing."""
+        """Give every teacher's own logits, each through its own preprocessing."""
         with torch.no_grad():
             answers = [teacher.logits(images_N3HW) for teacher in self.answering]
         self.watch(answers)
         return answers
 
     def targets(self, images_N3HW: Tensor) -> Tensor:
-        """The regression target over the union (Eq. 4)."""
+        """Give the regression target over the union of classes (Eq. 4)."""
         return build_targets(self.each(images_N3HW), self.union, self.centring, self.scales)
 
     def logits(self, images_N3HW: Tensor) -> Tensor:
-        """The same, as the answer of all of them together: refused where one of them is broken."""
+        """Give the target as the answer of all teachers together; refuse a teacher whose answers are not finite."""
         target_NT = self.targets(images_N3HW)
         self.require_finite()
         return target_NT
 
     def normalised(self, images_N3HW: Tensor) -> list[Tensor]:
-        """What every one of them adds to the target, unscaled (Eq. 4)."""
+        """Give every teacher's normalised logits, of which the target is made, unscaled (Eq. 4)."""
         answers = self.each(images_N3HW)
         self.require_finite()
         return [centred(logits_NK) for logits_NK in answers] if self.centring == "per-teacher" else answers
@@ -127,10 +131,11 @@ class Teachers(TeacherGroup[Specialist]):
     def measure_scales(self, scale: Scale, batches: Iterable[Tensor]) -> None:
         """Choose the number that each teacher's normalised logits are divided by, on auxiliary images.
 
-        Not in the paper: Eq. 4 centres but does not scale, so a teacher with larger logits wins. `pool-std` makes each
-        standard deviation 1; `balanced` makes each teacher win as many images as its number of classes gives it, with
-        standard deviations around `SPREAD`; `auto` does so only where a teacher would win less than half of that, or
-        where the logits' size is far from what learning rates are made for.
+        Not in the paper: Eq. 4 centres but does not scale, so a teacher with larger logits wins. `none` divides by
+        nothing. `pool-std` makes each standard deviation 1. `balanced` lets each teacher win a share of the images in
+        proportion to its number of classes, with standard deviations around `SPREAD`. `auto` is `balanced` if a
+        teacher would win less than half of its share, or if the logits' size is far from what learning rates are made
+        for, and `none` otherwise.
         """
         self.scales = None
         if scale == "none":
@@ -140,7 +145,10 @@ class Teachers(TeacherGroup[Specialist]):
         spreads = [float(answers_NK.std()) for answers_NK in answers]
         for teacher, spread in zip(self.specialists, spreads, strict=True):
             if spread == 0:
-                raise DmcError(f"teacher {teacher.name} answers all auxiliary images alike: it has no scale")
+                raise DmcError(
+                    f"teacher {teacher.name} gives every class of every auxiliary image the same logit, "
+                    "so it cannot be scaled"
+                )
         peaks_NB = torch.stack([answers_NK.amax(dim=1) for answers_NK in answers], dim=1)
         fair = fair_shares(self.union.columns)
         usual = SPREAD / 3 < geometric_mean(spreads) < SPREAD * 3

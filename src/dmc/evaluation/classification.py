@@ -1,4 +1,4 @@
-"""How well a model does on labeled images, and what it says about a single one."""
+"""Measure a classifier on labeled images, and ask it about single ones."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ logger = logging.getLogger("dmc")
 
 
 class Classifier(Protocol):
-    """Whatever can be asked about images: a specialist, several, or a rule on top of one."""
+    """Anything that classifies images: a specialist, several side by side, or a rule on top of one."""
 
     @property
     def classes(self) -> Classes: ...
@@ -42,7 +42,7 @@ class Classifier(Protocol):
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Top-1 accuracies as fractions. Single-head: every class the model knows competes, also those not in the data."""
+    """Top-1 accuracies as fractions. Single-head: all classes of the model compete, also those not in the data."""
 
     accuracy: float
     per_class: dict[str, float]
@@ -57,6 +57,7 @@ class Evaluation:
         return asdict(self)
 
     def as_text(self) -> str:
+        """Give a table with a line for each class and one for all images."""
         width = max(len(name) for name in (*self.per_class, "mean"))
         lines = [f"{name:<{width}}  {accuracy:6.1%}" for name, accuracy in self.per_class.items()]
         total = f"{'all':<{width}}  {self.accuracy:6.1%}  of {self.images:,} images ({self.skipped} skipped)"
@@ -71,10 +72,10 @@ def evaluate(
     known: bool = False,
     rename: Mapping[str, str] | None = None,
 ) -> Evaluation:
-    """Accuracy of a specialist, or of several side by side, on labeled data; classes are matched by name.
+    """Measure the accuracy of a specialist, or of several side by side, on labeled data; classes are matched by name.
 
     `keep` names the classes of the data to look at; `known` leaves out those that the model does not know; `rename`
-    gives classes of the data, also several, the name that the model has for them.
+    maps names of the data to the model's name for them, several to one if need be.
     """
     source = open_labeled(data)
     if keep is not None:
@@ -92,7 +93,7 @@ def evaluate(
 
 
 def names_for_them(source: Source, classes: Classes, model: str, rename: Mapping[str, str]) -> dict[str, str]:
-    """For classes of the data the model's names: those that are asked for, and those of the same meaning."""
+    """Map names of the data to the model's: those in `rename`, and those that the model has under another name."""
     asked = {source.classes[Classes.of(source.classes).require(old, source.name)]: new for old, new in rename.items()}
     found = {old: classes.names[classes.require(new, model)] for old, new in asked.items()}
     meant = {name: classes.meant_by(name) for name in source.classes if name not in (*asked, *classes.names)}
@@ -107,6 +108,7 @@ def names_for_them(source: Source, classes: Classes, model: str, rename: Mapping
 
 
 def known_names(source: Source, classes: Classes, model: str) -> list[str]:
+    """Give the classes of the data that the model knows; refuse data of which it knows none."""
     found = [name for name in source.classes if name in classes.names]
     if not found:
         require_known_classes(source, classes, model)
@@ -114,13 +116,14 @@ def known_names(source: Source, classes: Classes, model: str) -> list[str]:
 
 
 def say_left_out(what: str, whole: Source, rest: Source, model: str) -> None:
+    """Log which classes of the whole are not in the rest, since the model does not know them."""
     names = [name for name in whole.classes if name not in rest.classes]
     if names:
         logger.info(f"{what} of {counted(names)} that {model} does not know are left out, such as {names[0]!r}")
 
 
 def require_known_classes(source: Source, classes: Classes, model: str) -> None:
-    """Say what is missing before any image is decoded."""
+    """Refuse data with classes that the model does not know, before any image is decoded."""
     unknown = [name for name in source.classes if name not in classes.names]
     if unknown:
         first = ", ".join(f"{name!r}{nearest(name, classes.names, ' (', ')')}" for name in unknown[:5])
@@ -132,7 +135,7 @@ def require_known_classes(source: Source, classes: Classes, model: str) -> None:
 
 
 def answers(model: Classifier, source: Source) -> tuple[Tensor, int]:
-    """How often each class of the source got each of the model's answers, and how many images could not be read."""
+    """Count how often each class of the source got each of the model's answers, and the images that cannot be read."""
     device = pick_device()
     model.to(device)
     counts_CK = torch.zeros((len(source.classes), len(model.classes)), dtype=torch.long)
@@ -140,7 +143,7 @@ def answers(model: Classifier, source: Source) -> tuple[Tensor, int]:
     with progress(stream.count, "evaluating") as bar, torch.no_grad():
         for batch in stream.in_order(256):
             logits_NK = model.logits(batch.images_N3HW.to(device))
-            if isinstance(model, Specialist):  # several check their own
+            if isinstance(model, Specialist):  # teachers check their own answers
                 model.require_finite(logits_NK)
             pairs_N = batch.labels_N * len(model.classes) + logits_NK.argmax(dim=1).cpu()
             counts_CK += torch.bincount(pairs_N, minlength=counts_CK.numel()).view_as(counts_CK)
@@ -160,6 +163,7 @@ def classified(model: Specialist, records: Sequence[Record], top: int) -> list[d
 
 
 def _best(model: Specialist, pixels: Sequence[Tensor], top: int) -> list[dict[str, float]]:
+    """Give the `top` most probable classes of each decoded image."""
     if not pixels:
         return []
     best = model.probabilities(torch.stack(list(pixels))).topk(min(top, len(model.classes)))

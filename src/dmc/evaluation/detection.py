@@ -1,4 +1,4 @@
-"""How well a detector does on labeled scenes, and what it finds in a picture."""
+"""Measure a detector on images with boxes, and ask it about single images."""
 
 from __future__ import annotations
 
@@ -34,25 +34,27 @@ log = logging.getLogger("dmc")
 
 @dataclass(frozen=True)
 class DetectionEvaluation:
-    """As fractions: VOC's 11-point and area average precision of each class, and COCO's over all."""
+    """Average precision as fractions: VOC's by 11 points and by area for each class, and COCO's over all classes."""
 
     per_class: dict[str, AveragePrecision]
     coco: float  # mean over overlaps 0.5, 0.55, ..., 0.95; NaN: not available
-    coco_50: float
-    data: str  # which scenes
+    coco_50: float  # at overlap 0.5
+    data: str  # the name of the images
     images: int
     skipped: int
 
     @property
     def mean(self) -> float:
-        """mAP by VOC2007's 11 points, over the classes that have objects."""
+        """The mAP by VOC2007's 11 points, over the classes that have objects."""
         return self.of(list(self.per_class))
 
     @property
     def mean_area(self) -> float:
+        """The mAP by area (VOC2010), over the classes that have objects."""
         return _mean([p.area for p in self.per_class.values()])
 
     def of(self, names: Sequence[str]) -> float:
+        """Give the mAP of some classes, by 11 points."""
         return _mean([self.per_class[name].eleven_points for name in names])
 
     def as_dict(self) -> dict[str, Any]:
@@ -66,6 +68,7 @@ class DetectionEvaluation:
         }
 
     def as_text(self) -> str:
+        """Give a table with a line for each class, one for their mean, and one for COCO's metric."""
         width = max(len(name) for name in (*self.per_class, "mean"))
         lines = [f"{'':<{width}}  VOC07 AP  area AP  objects"]
         for name, (points, area, objects) in self.per_class.items():
@@ -78,6 +81,7 @@ class DetectionEvaluation:
 
 
 def _mean(values: Sequence[float]) -> float:
+    """Give the mean of the values that are not NaN; NaN if there are none."""
     real = [value for value in values if not math.isnan(value)]
     return sum(real) / len(real) if real else float("nan")
 
@@ -90,10 +94,11 @@ def evaluate(
     known: bool = False,
     rename: Mapping[str, str] | None = None,
 ) -> DetectionEvaluation:
-    """Average precision on labeled scenes; images without objects stay in, since false alarms count.
+    """Measure average precision on images with boxes; images without objects stay in, since false alarms count.
 
-    `keep`, `known` and `rename` are as for classifiers, and leave out objects. A class of `keep` that the model knows
-    and the scenes do not show has no precision: NaN."""
+    `keep`, `known` and `rename` are as for classifiers, but leave out objects instead of images. For a class of `keep`
+    that the model knows and the images do not show, average precision is NaN.
+    """
     source = open_annotated(data).require_objects()
     absent: list[str] = []
     if keep is not None:
@@ -116,7 +121,7 @@ def evaluate(
 
 
 def _answers(model: Detector | DetectorTeachers, source: Source) -> tuple[list[Detections], list[Objects], int]:
-    """What is found in each image and what is there, both in the image's own pixels."""
+    """Give what is found and what is there, in pixels of each image's full size, and the number of images skipped."""
     model.to(pick_device())
     found: list[Detections] = []
     truth: list[Objects] = []
@@ -133,13 +138,15 @@ def _answers(model: Detector | DetectorTeachers, source: Source) -> tuple[list[D
 
 
 def scaled(found: Detections, x: float, y: float) -> Detections:
+    """Multiply the sides of boxes by `x` and `y`."""
     return found._replace(boxes_M4=(found.boxes_M4 * np.array([x, y, x, y])).astype(np.float32))
 
 
 def coco_precision(found: Sequence[Detections], truth: Sequence[Objects], labels: Sequence[int]) -> tuple[float, float]:
-    """COCO's average precision, and that at overlap 0.5, by its own library; difficult objects are crowds there.
+    """Compute COCO's average precision, and that at overlap 0.5, with a COCO library; difficult objects become crowds.
 
-    Without the library, and without objects that count, there is none: NaN."""
+    Both are NaN if the library is missing or all objects are difficult, and 0 if nothing was found.
+    """
     try:
         require_extra("bench", "faster_coco_eval")
     except DmcError as missing:
@@ -186,7 +193,7 @@ def coco_precision(found: Sequence[Detections], truth: Sequence[Objects], labels
 
 @dataclass(frozen=True)
 class DetectedObject:
-    """One object that was found: corners in the picture's pixels."""
+    """One object that was found; `box` is left, top, right, bottom in pixels of the image's full size."""
 
     name: str
     score: float
@@ -194,7 +201,7 @@ class DetectedObject:
 
 
 def detected(model: Detector | DetectorTeachers, record: Record, min_score: float) -> list[DetectedObject]:
-    """Find objects in one image, in its own pixels, best first."""
+    """Find the objects in one image that have at least `min_score`, best first."""
     model.to(pick_device())
     batch = model.transform.batch([(record, decode(record, model.transform))])
     with opened(record) as image:

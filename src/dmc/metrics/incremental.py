@@ -1,4 +1,4 @@
-"""What is reported of a stream, all computed from the confusion matrices after each group.
+"""Class-incremental metrics of a stream, all computed from the confusion matrices after each group.
 
 `confusion[i][a, b]` counts test images of class a (in order of arrival) that the model after group i calls b.
 """
@@ -16,10 +16,10 @@ Matrix = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class StreamScores:
-    """Accuracies are fractions.
+    """What is reported of a stream. Accuracies are fractions.
 
     - `accuracy[i]`: top-1 over all classes so far, after group i.
-    - `per_group[i][j]`: the same, of group j's classes alone; every class seen so far competes.
+    - `per_group[i][j]`: the same, for images of group j's classes alone; every class seen so far competes.
     - `average_incremental`: the mean of `accuracy` without the first group.
     - `forgetting`: the mean over old groups of (best accuracy it ever had before the last group - accuracy now).
     - `old_new_gap`: mean accuracy of the old groups minus that of the last.
@@ -30,11 +30,12 @@ class StreamScores:
     per_group: list[list[float]]
 
     def until(self, i: int) -> StreamScores:
-        """As it was after group i."""
+        """Give the scores as they were after group i."""
         return StreamScores(self.classes[: i + 1], self.accuracy[: i + 1], self.per_group[: i + 1])
 
     @property
     def final(self) -> float:
+        """The accuracy over all classes after the last group."""
         return self.accuracy[-1]
 
     @property
@@ -49,11 +50,12 @@ class StreamScores:
 
     @property
     def old(self) -> float:
-        """Mean accuracy of all groups but the last, at the end."""
+        """The mean accuracy of all groups but the last, at the end."""
         return float(np.mean(self.per_group[-1][:-1] or self.per_group[-1]))
 
     @property
     def new(self) -> float:
+        """The accuracy of the last group, at the end."""
         return self.per_group[-1][-1]
 
     @property
@@ -61,13 +63,13 @@ class StreamScores:
         return self.old - self.new
 
     def intransigence(self, joint: StreamScores) -> float:
-        """Mean over later groups of (accuracy of the joint model on the newest group - this model's on it)."""
+        """Give the mean over later groups of (the joint model's accuracy on the newest group - this model's on it)."""
         later = range(1, len(self.per_group))
         return float(np.mean([joint.per_group[i][i] - self.per_group[i][i] for i in later])) if later else 0.0
 
 
 def scores(confusions: Sequence[Matrix], members: Sequence[Sequence[int]]) -> StreamScores:
-    """`members[j]` are the rows of group j's classes."""
+    """Compute a stream's scores; `members[j]` are the rows of group j's classes."""
     accuracy, per_group = [], []
     for i, matrix in enumerate(confusions):
         right, total = np.diag(matrix), matrix.sum(axis=1)

@@ -1,4 +1,4 @@
-"""Ordinary training of a detector on scenes with boxes."""
+"""Supervised training of a detector on images with boxes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dmc.training.supervised import fit_model
 
 
 class Detection(Objective):
-    """The family's own loss: focal loss and L1 for RetinaNet."""
+    """The loss of the detector's own family: focal loss and L1 for RetinaNet."""
 
     name = "Detection"
 
@@ -35,6 +35,7 @@ class Detection(Objective):
         self.column_of_label = tuple(detector.classes.require(name) for name in data_classes)
 
     def answers(self, network: nn.Module, batch: Batch) -> Answers:
+        """Give the network's logits and boxes at each anchor."""
         return self.detector.answering_with(network).answers(batch.images_N3HW)
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
@@ -42,6 +43,7 @@ class Detection(Objective):
         return {"loss": torch.stack(list(parts.values())).sum(), **parts}
 
     def parts(self, answers: Answers, batch: Batch) -> dict[str, Tensor]:
+        """Compute the terms of the loss, such as those of classes and of boxes."""
         column_of_label = index(self.column_of_label, answers.logits_NAK.device)
         targets = [
             {"boxes": t["boxes"], "labels": column_of_label[t["labels"]]} for t in DetectionBatch.of(batch).targets
@@ -64,7 +66,12 @@ def train(
     checkpoint_every: float = 30.0,
     exam: HeldOut[Detector] | None = None,
 ) -> Detector:
-    """Train a detector on scenes with boxes."""
+    """Train a detector on images with boxes.
+
+    `size` is the shorter side in pixels, None for the architecture's own; `weights` is where the backbone begins:
+    `imagenet`, a file, or at random (None); `out` is the run's folder, None for a temporary one; `memory` is how many
+    bytes of images may be held; `checkpoint_every` is in seconds; `exam` measures the detector when it is trained.
+    """
     source = open_annotated(data)
     detector = detector_for(source, arch, preprocessing, size, weights, seed)
     began = {"weights": weights}
@@ -81,7 +88,7 @@ def detector_for(
     weights: str | None = "imagenet",
     seed: int = 0,
 ) -> Detector:
-    """An untrained detector for the classes of labeled scenes."""
+    """Make an untrained detector for the classes of a source."""
     preprocessing = preprocessing or Detector.architectures.preprocessing(arch)
     preprocessing = replace(preprocessing, size=size or preprocessing.size)
     return Detector.untrained(arch, source.classes, preprocessing, seed, weights)
@@ -100,7 +107,7 @@ def fit_scenes(
     settings: Mapping[str, Any] | None = None,
     exam: HeldOut[Detector] | None = None,
 ) -> Detector:
-    """Train a detector, as it is, on scenes with some or all of its classes."""
+    """Train a given detector on images that show some or all of its classes; see `train` for the arguments."""
     task = task or Detection(detector, source.classes)
     how = RunConfig(resume=resume, checkpoint_every=checkpoint_every)
     return fit_model(detector, source, task, out, schedule, seed, memory, how, settings, exam)

@@ -1,4 +1,4 @@
-"""The one training loop. It owns the network; an objective turns a batch into losses through it."""
+"""The one training loop. It owns the network, through which an objective turns a batch into losses."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from dmc.training.stopping import Stopped, StopSignals
 
 
 class Objective(ABC):
-    """What is being learned. The two hooks serve methods that add things up along the way."""
+    """What is minimised. The two hooks serve methods that accumulate something along the way."""
 
-    name: ClassVar[str]  # in run.json: a run is resumed with the objective it was begun with
+    name: ClassVar[str]  # in run.json: a run can be resumed only with the objective that it began with
 
     @abstractmethod
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         """Compute the losses of a batch through the network that is trained, which the loop may have wrapped.
 
-        `loss` is minimised; whatever else is in the dict is recorded. Nothing may wait for the device here.
+        `loss` is minimised; the other losses in the dict are only recorded. Nothing may wait for the device here.
         """
 
     def require_sound(self) -> None:  # noqa: B027 (optional)
-        """Refuse answers that nobody could learn from; asked before a checkpoint, since it waits for the device."""
+        """Refuse answers that nobody could learn from. Waits for the device, so it is not called at each step."""
 
     def gradients_ready(self) -> None:  # noqa: B027 (optional)
-        """Called when the gradients of `loss` are there and the weights are still the old ones."""
+        """Act on the gradients of `loss`, before the optimizer changes the weights."""
 
     def weights_stepped(self) -> None:  # noqa: B027 (optional)
-        """Called when the optimizer has stepped."""
+        """Act on the weights that the optimizer has just changed."""
 
     def notes(self) -> dict[str, Tensor]:
-        """Tensors beside the weights that a resumed run needs; they are written to in place."""
+        """Give the tensors that a resumed run needs besides the weights; resuming fills them in place."""
         return {}
 
 
@@ -57,9 +57,9 @@ def fit(
     seed: int,
     what: str,
 ) -> Position:
-    """Train a network, from the run's checkpoint if it has one.
+    """Train a network, from the run's checkpoint on if it has one; `what` is the name of the work in messages.
 
-    On CPU the weights are a function of the arguments, bit for bit, however often the run was killed.
+    On a CPU the weights depend on the arguments alone, bit for bit, however often the run was killed.
     """
     device = pick_device()
     network = module.to(device).to(memory_format=torch.channels_last).train()
@@ -99,7 +99,7 @@ def fit(
             stepped(len(batch))
             due = run.checkpoint_due or at.step == last_step or stop.asked is not None
             epoch_ends = at.step % steps_per_epoch == 0
-            if due or epoch_ends:  # the losses are read here, and not at each step, which would wait for the device
+            if due or epoch_ends:  # losses are not read at each step, since that waits for the device
                 objective.require_sound()
                 require_finite(at, network if due else None)
             if epoch_ends:
@@ -113,7 +113,7 @@ def fit(
 
 
 def require_finite(at: Position, module: nn.Module | None) -> None:
-    """Stop before a bad state overwrites the last good checkpoint."""
+    """Stop if a loss or (with a module) a weight is not finite, before that overwrites the last good checkpoint."""
     broken = [name for name, total in at.loss_sums.items() if not math.isfinite(float(total))]
     if module and not all(bool(part.isfinite().all()) for part in module.state_dict().values()):
         broken.append("a weight")
@@ -122,7 +122,7 @@ def require_finite(at: Position, module: nn.Module | None) -> None:
 
 
 def images_per_second(module: nn.Module, objective: Objective, batch: Batch) -> float:
-    """Time a step on a batch, leaving the network as it was."""
+    """Time a step on a batch, and leave the network as it was."""
     rate = 0.0
     before = {name: value.clone() for name, value in module.state_dict().items()}
     module.train()
@@ -133,6 +133,6 @@ def images_per_second(module: nn.Module, objective: Objective, batch: Batch) -> 
         loss.item()  # waits for the device
         rate = len(batch) / (time.monotonic() - started)
     objective.require_sound()
-    module.load_state_dict(before)  # batch norm has seen the batch
+    module.load_state_dict(before)  # undoes what batch norm has seen
     module.zero_grad()
     return rate

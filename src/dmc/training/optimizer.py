@@ -19,6 +19,6 @@ def optimizer_for(schedule: Schedule, module: nn.Module) -> torch.optim.Optimize
 
 
 def clip_gradients(schedule: Schedule, module: nn.Module) -> None:
-    """Shorten a gradient that is too long."""
+    """Scale a gradient down to the norm `schedule.clip`, if that is not None and the gradient is longer."""
     if schedule.clip is not None:
         nn.utils.clip_grad_norm_(module.parameters(), schedule.clip, foreach=True)

@@ -1,6 +1,6 @@
 """The folder of one run: its configuration, its metrics, its checkpoint, and a lock while it is being written.
 
-run.json        every setting, resolved; a resumed run must have the same
+run.json        the value of every setting; a resumed run must have the same
 metrics.jsonl   a line for each epoch
 checkpoint.pt   weights, optimizer and position: all that a resumed run needs
 """
@@ -31,14 +31,14 @@ from dmc.files import OWN_FILES, replacing, require_free, write_text
 from dmc.models.model import AnyModel
 from dmc.models.weights import fill, read_weights, weights_in
 
-MAY_DIFFER = ("versions", "from")  # a teacher may have moved: its fingerprint is what counts
-PLACES = ("name", "weights")  # of images, of a file: another machine has them in another folder
+MAY_DIFFER = ("versions", "from")  # a teacher may have been moved: its fingerprint is what counts
+PLACES = ("name", "weights")  # paths of images or of a file: on another machine they are in another folder
 log = logging.getLogger("dmc")
 
 
 @dataclass
 class Position:
-    """Where a run stands: the next step, and what the current epoch has added up so far."""
+    """Where a run stands: the next step, the totals so far, and the sums of the current epoch."""
 
     step: int = 0
     images: int = 0
@@ -53,23 +53,23 @@ class Position:
         self.epoch_images += images
         self.seconds += seconds
         for name, loss in losses.items():
-            wide = torch.float32 if loss.device.type == "mps" else torch.float64  # which MPS does not have
+            wide = torch.float32 if loss.device.type == "mps" else torch.float64  # MPS has no float64
             self.loss_sums[name] = self.loss_sums.get(name, 0.0) + loss.detach().to(wide) * images
 
     @property
     def mean_loss(self) -> float:
-        """Of the current epoch so far."""
+        """The mean loss of the current epoch so far."""
         return float(self.loss_sums["loss"]) / self.epoch_images
 
     def end_epoch(self) -> dict[str, float]:
-        """What the epoch added up to, and a clean slate for the next."""
+        """Give the epoch's mean losses and the run's totals, and begin the next epoch with empty sums."""
         means = {name: float(total) / self.epoch_images for name, total in self.loss_sums.items()}
         self.loss_sums, self.epoch_images = {}, 0
         return {"step": self.step, "images": self.images, "seconds": round(self.seconds, 3), **means}
 
 
 class Run:
-    """Use as a context manager; `out=None` makes a temporary folder that is gone afterwards."""
+    """A run in its folder, as a context manager; `out=None` makes a temporary folder that is removed afterwards."""
 
     def __init__(
         self,
@@ -116,7 +116,8 @@ class Run:
         self._leave()
 
     def _leave(self) -> None:
-        (self.folder / ".lock").unlink(missing_ok=True)  # while it is still ours
+        """Unlock the folder, and remove the folders that stay empty."""
+        (self.folder / ".lock").unlink(missing_ok=True)  # before it is released: then it may be another run's
         self.lock.release()
         if self.temporary:
             shutil.rmtree(self.folder)
@@ -125,6 +126,7 @@ class Run:
                 made.rmdir()
 
     def _settle_config(self) -> None:
+        """Write run.json; if the folder has one, refuse to go on with other settings."""
         path = self.folder / "run.json"
         if path.exists():
             try:
@@ -140,13 +142,14 @@ class Run:
 
     @property
     def finished(self) -> bool:
+        """Whether the folder holds the run's result already, which is then logged."""
         found = (self.folder / "config.json").exists()
         if found:
             log.info(f"{self.folder} is finished: nothing is trained again")
         return found
 
     def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer, notes: dict[str, Tensor]) -> Position:
-        """Put the checkpoint's state into module, optimizer and notes; a fresh position where there is none."""
+        """Fill module, optimizer and notes from the checkpoint and give its position; without one, begin at step 0."""
         path, metrics = self.folder / "checkpoint.pt", self.folder / "metrics.jsonl"
         if not path.exists():
             metrics.unlink(missing_ok=True)
@@ -162,7 +165,7 @@ class Run:
         return position
 
     def recall(self, notes: dict[str, Tensor]) -> None:
-        """Put what the checkpoint noted beside the weights into these tensors."""
+        """Fill these tensors with what the checkpoint keeps of them."""
         if notes:
             state = _read_checkpoint(self.folder / "checkpoint.pt")
             for name, note in notes.items():
@@ -171,6 +174,7 @@ class Run:
     def checkpoint(
         self, module: nn.Module, optimizer: torch.optim.Optimizer, notes: dict[str, Tensor], position: Position
     ) -> None:
+        """Replace the checkpoint by the present state."""
         state = {
             "module": module.state_dict(),
             "optimizer": optimizer.state_dict(),
@@ -186,14 +190,16 @@ class Run:
 
     @property
     def checkpoint_due(self) -> bool:
+        """Whether the last checkpoint is `checkpoint_every` seconds old."""
         return time.monotonic() - self.last_checkpoint >= self.how.checkpoint_every
 
     def log(self, **values: Any) -> None:
+        """Add a line to metrics.jsonl."""
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
 
     def result(self, model: AnyModel) -> AnyModel:
-        """What a finished run has left behind, put into a model that is built alike."""
+        """Fill a model of the same architecture and classes with the weights of the finished run."""
         try:
             config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
             model.provenance = config["dmc"]["provenance"]
@@ -203,10 +209,10 @@ class Run:
         fill(model.module, read_weights(path), path, model.require_arch(), model.classes.width)
         model.module.eval()
         model.name = str(self.folder)
-        return model.to(model.device)  # in the memory format of a training, so that what follows rounds alike
+        return model.to(model.device)  # in the memory format of training, so that what follows rounds the same way
 
     def finish(self, model: AnyModel) -> AnyModel:
-        """Save the result beside the run, and give it the folder's name."""
+        """Save the model in the run's folder and name it after that, unless the folder is temporary."""
         if not self.temporary:
             model.save(self.folder)
             model.name = str(self.folder)
@@ -214,16 +220,17 @@ class Run:
 
 
 def _read_checkpoint(path: Path) -> dict[str, Any]:
+    """Read a checkpoint without unpickling anything but tensors and plain values."""
     try:
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # torch's own words advise to load it unsafely
+    except Exception:  # torch's own message advises loading it unsafely
         raise DmcError(f"{path} is damaged, so the run cannot be resumed; choose another folder") from None
     return state
 
 
 @cache
 def versions() -> dict[str, str]:
-    """What a result may depend on besides its settings; the commit, where dmc runs from a checkout."""
+    """Give the versions that a result may depend on, and the commit if dmc runs from a checkout."""
     packages = ("deep-model-consolidation", "torch", "torchvision", "timm", "numpy", "pillow")
     found = {"python": platform.python_version()} | {name: metadata.version(name) for name in packages}
     checkout = Path(__file__).resolve().parents[3]
@@ -235,11 +242,12 @@ def versions() -> dict[str, str]:
 
 
 def made(started: float) -> dict[str, Any]:
-    """What a result tells of its making; the minutes are those since `started` (time.monotonic)."""
+    """Describe how a result was made: the minutes since `started` (time.monotonic), threads and versions."""
     return {"minutes": round((time.monotonic() - started) / 60, 2), "threads": torch.get_num_threads(), **versions()}
 
 
 def _step_of(line: str) -> float:
+    """Read the step from a line of metrics.jsonl."""
     try:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError):
@@ -247,7 +255,10 @@ def _step_of(line: str) -> float:
 
 
 def _first_difference(old: Any, new: Any, path: str = "") -> str:
-    """The first setting in which two configurations differ, as text; see MAY_DIFFER and PLACES."""
+    """Name the first setting in which two configurations differ, or give an empty text.
+
+    Those in MAY_DIFFER are not compared, and of those in PLACES only the last part of each path.
+    """
     if isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         old, new = dict(enumerate(old)), dict(enumerate(new))
     if isinstance(old, dict) and isinstance(new, dict):
@@ -262,10 +273,11 @@ def _first_difference(old: Any, new: Any, path: str = "") -> str:
 
 
 def _last_parts(places: str) -> list[str]:
-    """Of images that were joined, all."""
+    """Give the last part of a path, or of each path if several are joined by a plus."""
     return [Path(place).name for place in places.split(" + ")]
 
 
 def _short(value: Any) -> str:
+    """Give a value as text of at most 80 characters."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,4 +1,4 @@
-"""Stop between two steps: the first signal is noted, a second one ends at once."""
+"""Stop a training between two steps: a first signal is noted, a second one ends it at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 
 class Stopped(KeyboardInterrupt):
-    """A training was asked to stop, and did so after a whole step. Notes say what was kept."""
+    """A training was asked to stop, and did so after a whole step. The exception's notes say what was kept."""
 
     def __init__(self, by: signal.Signals, message: str) -> None:
         super().__init__(message)
@@ -17,7 +17,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class StopSignals:
-    """Use as a context manager: while it is open, `asked` is the first SIGINT or SIGTERM that came."""
+    """A context manager: within it, `asked` is the first SIGINT or SIGTERM that came, or None."""
 
     def __init__(self) -> None:
         self.asked: signal.Signals | None = None
@@ -26,7 +26,7 @@ class StopSignals:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # no other thread may set handlers
             for number in (signal.SIGINT, signal.SIGTERM):
-                if signal.getsignal(number) != signal.SIG_IGN:  # a shell's background job ignores Ctrl-C
+                if signal.getsignal(number) != signal.SIG_IGN:  # a shell's background job must go on ignoring Ctrl-C
                     self.before[number] = signal.signal(number, self._note)
         return self
 
@@ -34,6 +34,7 @@ class StopSignals:
         self._restore()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        """Note a signal, and leave the next one to the handlers from before."""
         self.asked = signal.Signals(number)
         self._restore()
 

@@ -1,4 +1,4 @@
-"""Ordinary training on labeled images: how specialists are made."""
+"""Supervised training on labeled images: how specialists are made."""
 
 from __future__ import annotations
 
@@ -38,16 +38,18 @@ class Supervised(Objective):
         self.column_of_label = tuple(specialist.classes.require(name) for name in data_classes)
 
     def logits(self, network: nn.Module, batch: Batch) -> Tensor:
+        """Give the network's logits of a batch, for the specialist's classes."""
         return self.specialist.answering_with(network).logits(batch.images_N3HW)
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         return {"loss": self.classification(self.logits(network, batch), batch.labels_N)}
 
     def among_data_classes(self, logits_NK: Tensor, labels_N: Tensor) -> Tensor:
-        """Cross entropy in which only the classes of the data compete, as in a head of their own."""
+        """Compute the cross entropy in which only the classes of the data compete, as if in a head of their own."""
         return F.cross_entropy(logits_NK[:, index(self.column_of_label, logits_NK.device)], labels_N)
 
     def classification(self, logits_NK: Tensor, labels_N: Tensor) -> Tensor:
+        """Compute the loss in which all of the specialist's classes compete; labels are those of the data."""
         wanted_N = index(self.column_of_label, logits_NK.device)[labels_N]
         if self.specialist.output == "softmax":
             return F.cross_entropy(logits_NK, wanted_N)
@@ -71,7 +73,12 @@ def train(
     checkpoint_every: float = 30.0,
     exam: HeldOut[Specialist] | None = None,
 ) -> Specialist:
-    """Train a specialist on labeled images; `weights` is where it begins: at random (None), `imagenet`, or a file."""
+    """Train a specialist on labeled images.
+
+    `size` is the side of the input in pixels, None for the architecture's own; `weights` is where the network begins:
+    at random (None), `imagenet`, or a file; `out` is the run's folder, None for a temporary one; `memory` is how many
+    bytes of images may be held; `checkpoint_every` is in seconds; `exam` measures the specialist when it is trained.
+    """
     source = open_labeled(data)
     specialist = specialist_for(source, arch, preprocessing, size, output, weights, seed)
     began = {"weights": weights}
@@ -89,7 +96,7 @@ def specialist_for(
     weights: str | None = None,
     seed: int = 0,
 ) -> Specialist:
-    """An untrained network for the classes of labeled images."""
+    """Make an untrained specialist for the classes of a source."""
     if output == "softmax" and len(source.classes) < 2:
         raise DmcError(f"{source.name} has one class ({source.classes[0]!r}); a softmax classifier needs two or more")
     preprocessing = preprocessing or default_preprocessing(arch)
@@ -110,9 +117,9 @@ def fit_labeled(
     settings: Mapping[str, Any] | None = None,
     exam: HeldOut[Specialist] | None = None,
 ) -> Specialist:
-    """Train a specialist, as it is, on labeled images of some or all of its classes.
+    """Train a given specialist on labeled images of some or all of its classes; see `train` for the arguments.
 
-    A method that wants more than cross entropy brings its own `task`, and the `settings` that make it.
+    A method that wants more than cross entropy brings its own `task`, and the `settings` of it for run.json.
     """
     task = task or Supervised(specialist, source.classes)
     how = RunConfig(resume=resume, checkpoint_every=checkpoint_every)
@@ -131,7 +138,7 @@ def fit_model(
     settings: Mapping[str, Any] | None = None,
     exam: HeldOut[AnyModel] | None = None,
 ) -> AnyModel:
-    """Train a model in a run's folder, or read what that has finished."""
+    """Train a model in a run's folder, or read the result if the run is finished."""
     config = {
         "command": "train",
         "task": {"name": task.name, **(settings or {})},
@@ -161,7 +168,7 @@ def fit_model(
 
 
 def labeled_pace(task: Objective, model: Model, source: Source, batch_size: int) -> float:
-    """Images per second of a training, timed on some of its images."""
+    """Measure the images per second of a training on one batch of its images."""
     images = (
         (record, image) for record, image in decoded(source.records(seed=0), model.transform) if image is not None
     )
