@@ -1,4 +1,4 @@
-"""Every setting of every job, from `dmc.config`: `python -m dmc.cli.settings_page > docs/settings.md`."""
+"""Write the page of all settings from `dmc.config`: `python -m dmc.cli.settings_page > docs/settings.md`."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SECTIONS: dict[str, tuple[type[Config], ...]] = {
 }
 INTRODUCTION = """# Settings
 
-Each is an option of the command line and a keyword argument in Python: `--box-weight 2` is `box_weight=2`. They are
-written down once, in `src/dmc/config.py`, from where this page is made. A detector's setting is refused for
-classifiers, and the other way round."""
+Each setting is an option of the command line and a keyword argument in Python: `--box-weight 2` is `box_weight=2`.
+Settings are defined once, in `src/dmc/config.py`, and this page is made from that file. A setting of detectors is
+refused for classifiers, and the other way round."""
 
 
 def page() -> str:
@@ -55,7 +55,7 @@ def _row(name: str, field: Any) -> str:
 
 
 def _values(annotation: Any) -> str:
-    """Name the type, or the words that can be given."""
+    """Name the types that a setting takes, or the words."""
     kinds = [kind for kind in get_args(annotation) if kind is not type(None)] or [annotation]
     return ", ".join(_words(kind) for kind in kinds)
 
