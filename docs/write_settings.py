@@ -38,9 +38,9 @@ SECTIONS: dict[str, tuple[type[Config], ...]] = {
 }
 INTRODUCTION = """# Settings
 
-Each is an option of the command line and a keyword argument in Python: `--box-weight 2` is `box_weight=2`. They are
-written down once, in `src/dmc/config.py`, from where this page is made. A detector's setting is refused for
-classifiers, and the other way round."""
+Each setting is an option of the command line and a keyword argument in Python: `--box-weight 2` is `box_weight=2`.
+Settings are defined once, in `src/dmc/config.py`, and this page is made from that file. A setting of detectors is
+refused for classifiers, and the other way round."""
 # The verb of each, the class whose settings it has as well, and its own.
 ARGUMENTS: dict[str, tuple[str, str, tuple[type[Config], ...]]] = {
     "LengthKeywords": ("every training", "TypedDict", (Length, Schedule)),

@@ -35,11 +35,11 @@ class Answer(NamedTuple):
 
 @pytest.fixture
 def dmc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
-    """`dmc("evaluate", model, data)` as a user would type it; gives exit status, output and errors."""
+    """Call `dmc("evaluate", model, data)` as a user would type it; give exit status, output and errors."""
     from dmc.cli import main
 
-    monkeypatch.setattr(logging.getLogger("dmc"), "handlers", [])  # the command line's own is gone with its test
-    monkeypatch.setenv("DMC_TRACEBACK", "1")  # what nobody thought of should fail its test
+    monkeypatch.setattr(logging.getLogger("dmc"), "handlers", [])  # the command line adds one, which goes with the test
+    monkeypatch.setenv("DMC_TRACEBACK", "1")  # an unexpected error should fail its test
 
     def call(*arguments: object) -> Answer:
         monkeypatch.setattr(sys, "argv", ["dmc", *map(str, arguments)])
@@ -56,7 +56,7 @@ def dmc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def write_images(folder: Path, count: int, seed: int = 0, size: int = 20, colour: int | None = None) -> Path:
-    """Noise, reddish, greenish or bluish when asked, as PNG files."""
+    """Write PNG files of noise; `colour` 0, 1 or 2 makes it reddish, greenish or bluish."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = np.random.default_rng(seed)
     for i in range(count):
@@ -80,7 +80,7 @@ def labeled_folder(tmp_path: Path) -> Path:
 
 
 def tiny(names: str | list[str], seed: int = 0) -> Specialist:
-    """An untrained 16-pixel network; a string gives one class for each letter."""
+    """Make an untrained 16-pixel network; a string gives one class for each letter."""
     specialist = Specialist.untrained("cifar_resnet8", names, SMALL, seed=seed)
     specialist.name = f"tiny-{seed}"
     return specialist
@@ -95,7 +95,7 @@ def load_detector(*source: Any) -> Detector:
 
 
 def as_specialist(model: Model) -> Specialist:
-    """For those who know what they have trained."""
+    """Narrow the type of a model that is known to be a classifier."""
     assert isinstance(model, Specialist)
     return model
 
@@ -103,7 +103,7 @@ def as_specialist(model: Model) -> Specialist:
 def classifiers(
     teachers: Sequence[Specialist], aux: Images, schedule: Schedule, **settings: Any
 ) -> ClassifierConsolidation:
-    """A merge of classifiers, with its settings as keyword arguments."""
+    """Set up a merge of classifiers, with its settings as keyword arguments."""
     return ClassifierConsolidation(teachers, aux, ClassifierConsolidateConfig.of(settings), schedule)
 
 
@@ -114,7 +114,7 @@ def two_models(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The real images to measure on; `.ci/run` says where they are when it has them."""
+    """Give the folder of the real images to measure on; `.ci/run` sets DMC_DATA when it has them."""
     if "DMC_DATA" not in os.environ:
         pytest.skip("DMC_DATA is not set")
     return Path(os.environ["DMC_DATA"])

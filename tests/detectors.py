@@ -26,7 +26,7 @@ def hash_of(kind: str) -> int:
 
 
 def scene(draw: np.random.Generator, kinds: Sequence[str]) -> tuple[Image.Image, list[tuple[str, tuple[int, ...]]]]:
-    """One or two squares on grey noise, 96x80."""
+    """Draw one or two squares on grey noise, 96x80; give the image, and the kind and box of each."""
     noise = draw.integers(60, 140, (80, 96, 1), dtype=np.uint8)
     image = Image.fromarray(np.repeat(noise, 3, axis=2))
     objects: list[tuple[str, tuple[int, ...]]] = []
@@ -65,7 +65,7 @@ def write_voc(folder: Path, count: int, kinds: Sequence[str], seed: int = 0, spl
 
 @pytest.fixture(scope="session")
 def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Red, green and blue squares: 60 scenes to train on, 20 to test on."""
+    """Write scenes of red, green and blue squares: 60 to train on, 20 to test on."""
     folder = tmp_path_factory.mktemp("squares")
     write_voc(folder, 60, list(KINDS))
     return write_voc(folder, 20, list(KINDS), seed=1, split="val")

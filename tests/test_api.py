@@ -1,4 +1,4 @@
-"""What labeled data is trained on and what tested on, as users see it; and auxiliary images from several places."""
+"""Which labeled data is trained on and which is tested on, as users see it; auxiliary images from several places."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_folder_of_train_and_val(dmc: Dmc, tmp_path: Path) -> None:
 
 
 def test_what_is_held_out_is_not_trained_on(dmc: Dmc, tmp_path: Path) -> None:
-    """Of 20 images of each class the 10th and the 20th; without them in the folder the weights are the same."""
+    """The 10th and 20th of 20 images of a class are held out; without them in the folder the weights are the same."""
     data = coloured(tmp_path / "data", 20)
     said = dmc("train", data, "-o", tmp_path / "auto", *SMALL)
     assert said.code == 0, said.err
@@ -79,7 +79,7 @@ def test_what_is_held_out_is_not_trained_on(dmc: Dmc, tmp_path: Path) -> None:
     assert not same_weights(tmp_path / "auto", tmp_path / "all")
     schedule = Schedule(epochs=2, batch_size=8, shape="one-cycle")
     inside = train(data, tmp_path / "inside", arch="cifar_resnet8", size=16, schedule=schedule)
-    assert same_weights(tmp_path / "inside", tmp_path / "all")  # what benchmarks call holds nothing out
+    assert same_weights(tmp_path / "inside", tmp_path / "all")  # the function that benchmarks call holds nothing out
     assert "held-out accuracy" not in inside.provenance
     for name in ("red", "green"):
         for place in (9, 19):
@@ -161,7 +161,7 @@ def test_learning_says_what_is_known_already(
     bad(
         dmc(*learn, known),
         "knows a; b already: there is nothing new to learn from",
-        "where classes only share a name, rename one",
+        "if classes only share a name, rename one",
     )
     assert not (tmp_path / "l").exists()
     said = dmc(*learn, coloured(tmp_path / "some" / "train", 4, ("b", "c")).parent)
@@ -175,8 +175,8 @@ def test_learning_says_what_is_known_already(
     )
     assert specialist.startswith("dmc: specialist: cifar_resnet8 at 16 pixels")
     assert first == (
-        f"dmc: {two_models[0]} knows 1 of the classes already (b): they are taught by both models, "
-        "whose mean is the target"
+        f"dmc: {two_models[0]} knows 1 of the classes already (b): both models teach them, "
+        "and the target is the mean of the two"
     )
     assert second.startswith(f"dmc: training on {tmp_path}/some/train: 8 images of 2 classes (b; c); 4 images are held")
     tested = card(tmp_path / "l" / "specialist")["held-out accuracy"]
@@ -189,7 +189,7 @@ def test_learning_says_what_is_known_already(
 def test_auxiliary_images_from_several_places_and_a_part_of_them(
     dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_folder: Path
 ) -> None:
-    """24 images and 16: ten are a quarter."""
+    """There are 24 and 16 images, and a quarter of them is ten."""
     more = write_images(tmp_path / "more", 16, seed=4)
     both = ("--aux", aux_folder, "--aux", more)
     assert json.loads(dmc("check", *two_models, *both, "--json").out)["aux"]["images"] == 40
@@ -227,7 +227,7 @@ def test_another_seed_samples_other_auxiliary_images(aux_folder: Path) -> None:
 
 
 def test_a_model_is_not_merged_with_itself(dmc: Dmc, two_models: tuple[Path, Path], aux_folder: Path) -> None:
-    """Under another name, or cut down to other classes, it may be."""
+    """With other classes kept it may be."""
     first = two_models[1]
     bad(dmc("check", first, first, "--aux", aux_folder), "are the same model: there is nothing to merge")
     parts = ("--keep", "1:c,d", "--keep", "2:d,e")

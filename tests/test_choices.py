@@ -1,4 +1,4 @@
-"""What is chosen where the user says nothing: by the images, by the teachers, by the time there is."""
+"""What is chosen where the user says nothing: by the images, by the teachers, by the time available."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_network_suits_the_images(side: int, arch: str, size: int) -> None:
     assert f"about {side} pixels" in str(chosen)
     assert (
         CLASSES.network_for(images(side), NetworkConfig(size=64, weights=None)).size == 64
-    )  # what is asked for has the last word
+    )  # what the user asks for is taken
 
 
 def test_a_detector_is_chosen_where_there_are_boxes(tmp_path: Path) -> None:
@@ -71,7 +71,7 @@ def test_schedules_are_as_long_as_the_images_ask_for() -> None:
 
 
 def test_the_student_is_as_the_largest_of_all_teachers() -> None:
-    """Not as the first."""
+    """The first teacher is not the largest."""
     large = Specialist.untrained("cifar_resnet14", "cd", Preprocessing(size=24))
     large.name = "large"
     teachers = [tiny("ab"), large]
@@ -101,7 +101,7 @@ def test_a_budget_of_time_becomes_epochs(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_photographs_get_a_network_for_photographs(dmc: Dmc, tmp_path: Path) -> None:
-    """Without a network its ImageNet weights cannot be had here, and that is said; nothing trains in no time."""
+    """They may begin with random weights, and a time too short for one pass is refused before anything is written."""
     for name in ("cat", "dog"):
         write_images(tmp_path / "photos" / name, 3, size=140)
     said = dmc("train", tmp_path / "photos", "-o", tmp_path / "m", "--minutes", 0.001, "--weights", "random")
@@ -125,7 +125,7 @@ def test_python_takes_what_the_command_line_takes(tmp_path: Path, labeled_folder
 
 
 def test_the_papers_profile_is_the_papers(tmp_path: Path, aux_folder: Path) -> None:
-    """Its schedule, its literal method, every image trained on, the first teacher's architecture."""
+    """It has the paper's schedule and literal method, all images to train on, the first teacher's architecture."""
     teachers = [tiny("ab", 1), Specialist.untrained("cifar_resnet14", "cd", Preprocessing(size=16))]
     library.consolidate(teachers, aux_folder, tmp_path / "m", profile="paper", epochs=1)
     run = json.loads((tmp_path / "m" / "run.json").read_text())
@@ -137,7 +137,7 @@ def test_the_papers_profile_is_the_papers(tmp_path: Path, aux_folder: Path) -> N
 def test_a_resumed_run_keeps_what_was_chosen(
     dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A faster hour would have room for more epochs; the run goes on with those it was begun with."""
+    """On a faster machine the minutes would allow more epochs; the run keeps those it began with."""
     from dmc.training import loop
 
     merge = ("consolidate", *two_models, "--aux", aux_folder, "-o", tmp_path / "m", "--minutes", 0.01)

@@ -115,10 +115,10 @@ IMAGENET = [
         ("Zebra", "zebra"),
         ("TABBY,TABBY CAT", "tabby, tabby cat"),
         ("wood pussy", "skunk, polecat, wood pussy"),
-        ("cardigan", "cardigan"),  # what it is called comes before what it is called, too
+        ("cardigan", "cardigan"),  # a class's own name comes before another's synonym
         ("n02123045", "tabby, tabby cat"),
         ("n02012849", "crane"),  # the bird
-        ("n03126707", "crane (2)"),  # the machine, which ImageNet calls just the same
+        ("n03126707", "crane (2)"),  # the machine, which has the same name in ImageNet
     ],
 )
 def test_a_class_is_found_by_what_people_call_it(typed: str, name: str) -> None:

@@ -59,7 +59,7 @@ def test_the_whole_way_from_images_to_a_merged_model(
     said = dmc("consolidate", tmp_path / "a", tmp_path / "b", "--aux", aux_folder, "-o", tmp_path / "m", *QUICK)
     assert said.code == 0, said.err
     assert "4 classes" in said.out
-    (line,) = said.err.splitlines()  # few words when not a terminal
+    (line,) = said.err.splitlines()  # one line if not on a terminal
     student = "dmc: student: cifar_resnet8 at 16 pixels from random weights (as the teachers)"
     assert line.startswith(f"{student}: 1 epoch of 24 images, about ")
     for name in ("model.safetensors", "config.json", "README.md", "run.json", "metrics.jsonl", "checkpoint.pt"):
@@ -151,7 +151,7 @@ def test_a_state_dict_on_the_command_line(dmc: Dmc, tmp_path: Path, aux_folder: 
 
 
 def bad(said: Answer, *words: str) -> None:
-    """One line on stderr with these words, status 2, nothing on stdout. A training that was about to begin said so."""
+    """Expect status 2, nothing on stdout, and these words in the one line on stderr that announces no training."""
     assert said.code == 2
     assert said.out == ""
     lines = [line for line in said.err.splitlines() if not BEGINS.match(line)]
@@ -163,7 +163,7 @@ def bad(said: Answer, *words: str) -> None:
 
 @pytest.fixture
 def consolidate(dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_folder: Path) -> Dmc:
-    """A consolidation with one thing changed; whatever goes wrong must leave no output folder."""
+    """Give a function that consolidates with one thing changed; whatever goes wrong must leave no output folder."""
 
     def call(*more: object, teachers: tuple[object, ...] = two_models, aux: object = aux_folder) -> Answer:
         said = dmc("consolidate", *teachers, "--aux", aux, "-o", tmp_path / "out", *QUICK, *more)
@@ -237,7 +237,7 @@ def test_what_nobody_thought_of_is_one_line(
     monkeypatch.setattr("dmc.training.supervised.fit", out_of_memory)
     command = ("train", labeled_folder, "-o", tmp_path / "out", "--arch", "cifar_resnet8")
     with pytest.raises(RuntimeError):
-        dmc(*command)  # the variable that tests set
+        dmc(*command)  # the tests set DMC_TRACEBACK
     monkeypatch.delenv("DMC_TRACEBACK")
     bad(dmc(*command), "unexpected RuntimeError: DefaultCPUAllocator: not enough memory (DMC_TRACEBACK=1 shows where)")
 
@@ -300,7 +300,7 @@ def test_bad_images_to_predict(dmc: Dmc, tmp_path: Path, two_models: tuple[Path,
 def test_a_broken_image_does_not_keep_others_from_an_answer(
     dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_folder: Path
 ) -> None:
-    """A folder of 24, in which the second one is broken, and a file."""
+    """The images are a folder of 24, the second of which is broken, and one more file."""
     (aux_folder / "001.png").write_bytes((aux_folder / "001.png").read_bytes()[:200])
     other = write_images(tmp_path / "other", 1, seed=9) / "000.png"
     files = [*sorted(aux_folder.iterdir()), other]
@@ -321,7 +321,7 @@ def test_a_broken_image_does_not_keep_others_from_an_answer(
 def test_python_predicts_whatever_is_an_image(
     two_models: tuple[Path, Path], aux_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The same picture in every form has the same answer; what cannot be read has none."""
+    """The same picture in every form has the same answer; one that cannot be read has None."""
     file = aux_folder / "000.png"
     (aux_folder / "text.png").write_text("no image")
     with Image.open(file) as picture:
@@ -346,7 +346,7 @@ def test_python_predicts_whatever_is_an_image(
         library.predict(two_models[0], picture)
         assert np.array(picture).shape == (400, 400, 3)  # neither closed nor decoded at a fraction of its size
     exif = Image.Exif()
-    exif[0x0112] = 6  # it lies on its side
+    exif[0x0112] = 6  # the picture is stored lying on its side
     Image.fromarray(pixels).save(aux_folder / "lying.png", exif=exif)
     with Image.open(aux_folder / "lying.png") as picture:
         turned = library.predict(two_models[0], [picture, np.rot90(pixels, -1).copy()])
@@ -362,7 +362,7 @@ def test_data_with_one_class_teaches_nothing(dmc: Dmc, tmp_path: Path) -> None:
 def test_a_specialist_begins_with_the_weights_of_a_network_with_other_classes(
     dmc: Dmc, tmp_path: Path, labeled_folder: Path
 ) -> None:
-    """All but the layer that answers comes from the file; with a rate of next to nothing it stays like that."""
+    """All but the output layer comes from the file; with a learning rate of almost 0 it stays like that."""
     before = CifarResNet(8, 7)
     torch.save(before.state_dict(), tmp_path / "w.pth")
     begin = ("--arch", "cifar_resnet8", "--size", 16, "--lr", 1e-12, *QUICK, "--weights")
@@ -382,13 +382,13 @@ def test_a_specialist_begins_with_the_weights_of_a_network_with_other_classes(
 
 def test_python_takes_one_image_and_wants_a_list_of_teachers(two_models: tuple[Path, Path], aux_folder: Path) -> None:
     assert len(library.predict(two_models[0], aux_folder / "000.png")) == 1
-    with pytest.raises(DmcError, match="teachers are a list of two or more models"):
+    with pytest.raises(DmcError, match="teachers must be a list of two or more models"):
         library.consolidate(str(two_models[0]), aux_folder)
     assert {"train", "load", "consolidate"} < set(dir(library))
 
 
 def test_a_misspelt_setting_does_not_mean_another_one(aux_folder: Path) -> None:
-    """In Python anything can be passed; `per_teacher` used to switch Eq. 4 off."""
+    """Python callers can pass anything; `per_teacher` used to switch Eq. 4 off."""
     from dmc import consolidate
 
     for name, value in (("centring", "per_teacher"), ("scale", "pool_std"), ("loss", "l3")):
@@ -400,7 +400,7 @@ def test_a_misspelt_setting_does_not_mean_another_one(aux_folder: Path) -> None:
 def test_damaged_runs_are_named(dmc: Dmc, tmp_path: Path, labeled_folder: Path) -> None:
     command = ("train", labeled_folder, "-o", tmp_path / "a", "--arch", "cifar_resnet8", "--size", 16, *QUICK)
     assert dmc(*command).code == 0
-    (tmp_path / "a" / "config.json").unlink()  # as if it had been killed
+    (tmp_path / "a" / "config.json").unlink()  # as if the run had been killed
     (tmp_path / "a" / "checkpoint.pt").write_bytes(b"PK")
     bad(dmc(*command, "--resume"), "checkpoint.pt is damaged")
     (tmp_path / "a" / "run.json").write_text("{")
@@ -417,9 +417,7 @@ def test_short_help_and_completion_of_the_shell(dmc: Dmc, monkeypatch: pytest.Mo
     assert dmc("-h").out == dmc("--help").out
     assert dmc("train", "-h").out == dmc("train", "--help").out
     assert "Usage: dmc train" in dmc("train", "-h").out
-    monkeypatch.setenv(
-        "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1"
-    )  # which shell runs the tests does not matter
+    monkeypatch.setenv("_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION", "1")  # whichever shell runs the tests
     assert "complete -o default -F _dmc_completion dmc" in dmc("--show-completion", "bash").out
     for name, value in (("_DMC_COMPLETE", "complete_bash"), ("COMP_WORDS", "dmc con"), ("COMP_CWORD", "1")):
         monkeypatch.setenv(name, value)

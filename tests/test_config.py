@@ -1,4 +1,4 @@
-"""A setting is written once: checked wherever it comes from, and the same in every place that shows it."""
+"""A setting is defined once: it is checked wherever it comes from, and the same in every place that shows it."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_random_weights_are_none_in_the_library() -> None:
 
 
 def test_the_command_line_has_every_option_and_passes_on_what_was_typed() -> None:
-    """Nothing that was not typed is passed on, so that what holds without it is said in one place."""
+    """Options that were not typed are not passed on, so that defaults are defined in one place."""
     commands: Any = get_command(app)
     typed = {p.name: p for p in commands.commands["consolidate"].params}
     for name, field in options_of(*MERGING):
@@ -91,7 +91,7 @@ def test_the_command_line_has_every_option_and_passes_on_what_was_typed() -> Non
 
 
 def test_a_run_writes_down_all_settings_of_its_job(tmp_path: Path, aux_folder: Path) -> None:
-    """What was not said is there as it was chosen."""
+    """Settings that were not given are there with the values that were chosen."""
     dmc.consolidate([tiny("ab", 1), tiny("cd", 2)], aux_folder, tmp_path / "m", epochs=1, loss="kd", memory=1, seed=5)
     run = json.loads((tmp_path / "m" / "run.json").read_text())
     kept = {name for name in ClassifierConsolidateConfig.model_fields if name in run}

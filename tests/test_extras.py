@@ -1,4 +1,4 @@
-"""Without the extras: the main job is done, and what is missing is named in one line."""
+"""Without the extras' packages the main job works, and other jobs name in one line what is missing."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from docs.draw_house import DOCS, GUIDE, HOUSE, between, essential, heights, imp
 
 
 def library() -> Iterator[tuple[Path, ast.AST]]:
-    """Every node of the source, outside the command line."""
+    """Give every node of the source outside the command line."""
     for path in sorted(HOUSE.rglob("*.py")):
         if "cli" not in path.relative_to(HOUSE).parts:
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -32,7 +32,7 @@ def test_flags_and_arguments_are_named_only_by_the_command_line() -> None:
 
 
 def test_no_import_leads_back() -> None:
-    """Between modules, nor between rooms; also those within functions."""
+    """There are no cycles between modules, nor between rooms; imports within functions count, too."""
     graph = imports()
     assert heights(graph)["dmc.errors"] == 0
     house = between(graph, rooms(graph))
@@ -40,7 +40,7 @@ def test_no_import_leads_back() -> None:
 
 
 def test_the_picture_of_the_house_is_current() -> None:
-    """Otherwise run `python docs/draw_house.py`."""
+    """If this fails, run `python docs/draw_house.py`."""
     graph = imports()
     house = between(graph, rooms(graph))
     for path, text in pages(house).items():

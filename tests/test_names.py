@@ -1,4 +1,4 @@
-"""The names of classes as people type them, through the command line: `--keep`, `--rename`, `--known`."""
+"""Class names as people type them on the command line: `--keep`, `--rename`, `--known`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BIRDS = [ROBIN, "jay", "zebra", "tabby, tabby cat"]
 
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
-    """A folder of images for each of several classes; a comma is no trouble in a folder's name."""
+    """Write a folder of images for each of several classes; a folder's name may hold a comma."""
     for i, name in enumerate(BIRDS):
         write_images(tmp_path / "data" / name, 4 + i, seed=i)
     return tmp_path / "data"
@@ -68,7 +68,7 @@ def test_only_the_classes_that_it_knows(dmc: Dmc, tmp_path: Path, data: Path) ->
     assert (set(found["per_class"]), found["images"]) == ({"jay", "tabby, tabby cat"}, 12)
     alone = json.loads(dmc("evaluate", model, data, "--keep", "jay,tabby", "--json").out)
     assert alone == found
-    assert dmc("evaluate", model, data, "--known", "--keep", "jay").err == ""  # nothing is left out
+    assert dmc("evaluate", model, data, "--known", "--keep", "jay").err == ""  # nothing was left out
     assert library.evaluate(model, data, known=True).per_class == found["per_class"]
 
 
@@ -77,18 +77,18 @@ def test_what_is_missing_is_said_before_any_image_is_decoded(
 ) -> None:
     for name in ("dog1", "dog2", "dog3"):
         write_images(data / name, 2)
-    monkeypatch.setattr("dmc.data.decode.upright_rgb", None)  # whoever decodes will fail
+    monkeypatch.setattr("dmc.data.decode.upright_rgb", None)  # decoding would fail
     model = tiny(["zebras", "dog"]).save(tmp_path / "m")
     said = dmc("evaluate", model, data)
     bad(said, f"{model} does not know 7 of the 7 classes in {data}: 'dog1' (did you mean 'dog'?), 'dog2'")
     bad(said, "'jay', 'robin, American robin, Turdus migratorius', ...; known leaves them out, rename OLD=NEW")
-    assert "zebra" not in said.err  # five are enough
+    assert "zebra" not in said.err  # the message names five of the seven
     bad(dmc("evaluate", model, data, "--keep", "zebra"), "'zebra' (did you mean 'zebras'?); known")
     bad(dmc("evaluate", model, data, "--known"), "does not know 7 of the 7 classes")
 
 
 def test_classes_of_the_data_get_the_names_of_the_model(dmc: Dmc, tmp_path: Path, data: Path) -> None:
-    """Two of them may be one to the model."""
+    """Two classes of the data may be one class of the model."""
     model = tiny(["bird", "zebra", "cat"]).save(tmp_path / "m")
     said = dmc(
         "evaluate", model, data, "--rename", "robin=bird", "--rename", "jay=Bird", "--rename", "tabby=cat", "--json"
@@ -118,7 +118,7 @@ def test_images_under_other_names_stay_what_they_are(data: Path) -> None:
 
 
 def test_folders_named_by_wordnet_ids_and_first_words(dmc: Dmc, tmp_path: Path, model: Path) -> None:
-    """As ImageNet comes."""
+    """ImageNet's folders are named like that."""
     for i, name in enumerate(("n02123045", "robin", "zebra")):
         write_images(tmp_path / "ids" / name, 3, seed=i)
     said = dmc("evaluate", model, tmp_path / "ids", "--json")
@@ -143,7 +143,7 @@ def test_words_that_may_mean_two_classes(dmc: Dmc, tmp_path: Path, data: Path, a
 def test_an_unfinished_learn_says_how_to_go_on(
     dmc: Dmc, tmp_path: Path, data: Path, aux_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed while the new specialist trains, and while the merger has not begun."""
+    """It is killed as the new specialist is finished, before the merge has begun."""
     old = tiny("ab").save(tmp_path / "old")
     learn = ("learn", old, data, "--aux", aux_folder, "-o", tmp_path / "n", "--specialist-epochs", 2, *QUICK,
              "--checkpoint-every", 0)  # fmt: skip

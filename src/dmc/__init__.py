@@ -46,7 +46,7 @@ def __dir__() -> list[str]:
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: torch takes seconds to load, and the command line's help should not wait for it."""
+    """Import a name on first use: torch takes seconds to load, and the command line's help should not wait for it."""
     from importlib import import_module, metadata
 
     if name == "__version__":

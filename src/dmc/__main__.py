@@ -1,4 +1,4 @@
-"""`python -m dmc` is `dmc`."""
+"""Run the command line: `python -m dmc` is the same as `dmc`."""
 
 from dmc.cli import main
 

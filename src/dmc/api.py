@@ -1,6 +1,6 @@
-"""What users call: one body for every kind of model; what differs between kinds is in `tasks`.
+"""The functions that users call, the same for every kind of model; what differs between kinds is in `tasks`.
 
-Settings are keyword arguments; each is written down once, in `dmc.config`, and listed in docs/settings.md.
+Settings are keyword arguments. Each is defined once, in `dmc.config`, and listed in docs/settings.md.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from dmc.training.held_out import HeldOut
 from dmc.training.supervised import fit_model, labeled_pace
 
 log = logging.getLogger("dmc")
-Given = Model | str | Path  # a model, or where it is
+Given = Model | str | Path  # a model, or where to load it from
 
 
 @overload
@@ -73,11 +73,12 @@ def load(
     Args:
         source: a saved folder, `timm:NAME`, `torchvision:NAME`, `hf-hub:OWNER/NAME`, or a state dict's file. Settings
             may follow as text: `old.pth,arch=resnet32,classes=old.txt,mean=0.5/0.5/0.5`.
-        arch: the architecture of a state dict; for a folder that was saved with code, that code: `net.py:make_network`.
+        arch: the architecture of a state dict. For a folder that was saved with code, name that code here, since it is
+            run: `net.py:make_network`.
         classes: the class names of a state dict: a list, a file with a name on each line, or `"imagenet-1k"`.
-        preprocessing: what the network was trained to see, where that is not its architecture's.
-        output: `"softmax"` where classes compete, `"sigmoid"` where they do not.
-        kind: `dmc.Specialist` or `dmc.Detector`, where it has to be one; another kind is refused.
+        preprocessing: the preprocessing that the network was trained with, if it is not its architecture's.
+        output: `"softmax"` if the classes compete, `"sigmoid"` if each is decided on its own.
+        kind: the class that the model must be of, `dmc.Specialist` or `dmc.Detector`; another kind is refused.
     """
     return require(loading.load(source, arch, classes, preprocessing, output), kind)
 
@@ -93,19 +94,19 @@ def train(
 ) -> Model:
     """Train a specialist on labeled images, or a detector on images with boxes.
 
-    What is not said is chosen by the images: architecture, input size, initial weights, and how long to train.
+    Architecture, input size, initial weights and length of training are chosen to suit the images, unless given.
 
     Args:
         data: a folder per class, parquet, npz, `hf-hub:OWNER/NAME`; for detectors a VOC folder or a COCO file.
-        out: a folder for the run and its result; without one, nothing is kept.
-        keep: the classes to learn.
-        val: labeled data to test on at the end. `"auto"` is the `val` or `test` folder beside a `train` folder, or
-            every tenth image of each class, which is then not trained on, where there are twenty on average; for
-            detectors, nothing. None trains on everything.
-        preprocessing: what the network sees, where that is not its architecture's.
-        **settings: of `dmc.config`: `TrainConfig` (`arch`, `size`, `weights`, `seed`, `memory`; of classifiers
-            `output`), `Length` (`profile`, `minutes`, or a whole `schedule`), single fields of `Schedule` (`epochs`,
-            `lr`, `batch_size`, ...), `RunConfig` (`resume`, `checkpoint_every`).
+        out: a folder for the run and its result; None writes nothing to disk.
+        keep: the classes to learn; None learns all of them.
+        val: labeled data to test on at the end; None tests on nothing and trains on everything. `"auto"` takes the
+            `val` or `test` folder beside a `train` folder. Where there is none, it holds out every tenth image of each
+            class, if classes have twenty images on average. For detectors, `"auto"` tests on nothing.
+        preprocessing: the preprocessing of the network, if it should not be its architecture's.
+        **settings: settings of `dmc.config`: `TrainConfig` (`arch`, `size`, `weights`, `seed`, `memory`; classifiers
+            also `output`), `Length` (`profile`, `minutes`, or a whole `schedule`), single fields of `Schedule`
+            (`epochs`, `lr`, `batch_size`, ...), `RunConfig` (`resume`, `checkpoint_every`).
     """
     how, rest = RunConfig.taken_from(settings)
     length, rest = Length.taken_from(rest)
@@ -126,7 +127,7 @@ def train(
 
 @dataclass(frozen=True)
 class LabeledTraining:
-    """Labeled data, and how a network is trained on it."""
+    """Labeled data, and the settings for training a network on it."""
 
     task: VisionTask[Any]
     source: Source
@@ -134,10 +135,10 @@ class LabeledTraining:
     network: NetworkChoice
     length: Length
     config: NetworkConfig
-    what: str  # it is, in the line that says what was chosen
+    what: str  # names the network in the log line that announces the training
 
     def run(self, model: Model, out: str | Path | None, how: RunConfig) -> Model:
-        """Train the model, for as long as was said or as fits."""
+        """Train the model for the given length, or for one that suits the number of images."""
         images, begun = len(self.source), BegunRun.in_folder(out, how.resume)
         usual = self.task.supervised_schedules(images, pretrained=self.network.weights is not None)
         schedule = schedule_for(self.length, *usual, begun)
@@ -165,17 +166,18 @@ def consolidate(
 ) -> Model:
     """Merge models into one that knows every teacher's classes, from unlabeled images alone.
 
-    What is not said is chosen by teachers and images: the student's network, and how long it is trained.
+    The student's network and the length of training are chosen to suit the teachers and the images, unless given.
 
     Args:
         teachers: models, or whatever `dmc.load` takes; all classifiers or all detectors.
-        aux: a folder, parquet, tar shards, npz, a glob, `hf-hub:OWNER/NAME` or a uint8 array; or a list of such.
-        out: a folder for the run and its result; without one, nothing is kept.
-        **settings: of `dmc.config`: `ConsolidateConfig` (`arch`, `size`, `weights`, `loss`, `centring`, `aux_limit`,
-            `seed`, `memory`; of classifiers `temperature`, `scale`, `balance`; of detectors `anchors`, `box_weight`),
-            `Length` (`profile`, `minutes`, or a whole `schedule`), single fields of `Schedule` (`epochs`, `lr`,
-            `batch_size`, ...), `RunConfig` (`resume`, `checkpoint_every`). `profile="paper"` takes the paper's
-            settings, and the literal form of its method.
+        aux: unlabeled images: a folder, parquet, tar shards, npz, a glob, `hf-hub:OWNER/NAME` or a uint8 array; or a
+            list of these.
+        out: a folder for the run and its result; None writes nothing to disk.
+        **settings: settings of `dmc.config`: `ConsolidateConfig` (`arch`, `size`, `weights`, `loss`, `centring`,
+            `aux_limit`, `seed`, `memory`; classifiers also `temperature`, `scale`, `balance`; detectors also `anchors`,
+            `box_weight`), `Length` (`profile`, `minutes`, or a whole `schedule`), single fields of `Schedule`
+            (`epochs`, `lr`, `batch_size`, ...), `RunConfig` (`resume`, `checkpoint_every`). `profile="paper"` takes
+            the paper's settings and its method to the letter.
     """
     how, rest = RunConfig.taken_from(settings)
     loaded = _all(teachers)
@@ -187,15 +189,15 @@ def consolidate(
 
 
 def check(teachers: Sequence[Given], aux: Images, **settings: Unpack[CheckKeywords]) -> dict[str, Any]:
-    """Say what can be said about a consolidation before it trains. Nothing is written.
+    """Verify and estimate a consolidation before it trains. Nothing is written to disk.
 
     Args:
         teachers: as for `consolidate`.
         aux: as for `consolidate`.
-        **settings: those of `consolidate`, but for the run's.
+        **settings: those of `consolidate`, without those of `RunConfig`.
 
     Returns:
-        Classes, preprocessing, images, time, and whether one teacher would drown the others.
+        Classes, preprocessing, images, estimated time, and whether one teacher would drown the others.
     """
     loaded = _all(teachers)
     merge = Merge.chosen(loaded, aux, None, RunConfig(), settings)
@@ -235,17 +237,17 @@ def learn(
     val: Place | None = "auto",
     **settings: Unpack[LearnKeywords],
 ) -> Model:
-    """Teach a model the classes of labeled data without its old data: train a specialist, consolidate.
+    """Teach a model new classes without its old data: train a specialist on them, then consolidate the two.
 
     Args:
-        model: what `dmc.load` takes.
+        model: a model, or whatever `dmc.load` takes.
         data: labeled images of the new classes, as for `train`.
         aux: unlabeled images, as for `consolidate`.
-        out: a folder for both runs and the result; without one, nothing is kept.
+        out: a folder for both runs and the result; None writes nothing to disk.
         keep: the classes to learn, as for `train`.
         val: labeled data to test the specialist on, as for `train`.
-        **settings: those of `consolidate`, and `specialist_epochs` or a whole `specialist_schedule`; of `minutes`,
-            half goes to each part.
+        **settings: those of `consolidate`, and `specialist_epochs` or a whole `specialist_schedule`. Each of the two
+            trainings gets half of `minutes`.
     """
     how, rest = RunConfig.taken_from(settings)
     own, rest = LearnConfig.taken_from(rest)
@@ -257,7 +259,7 @@ def learn(
         require_free(Path(out), how.resume)
     merge = Merge.chosen([old], aux, out, how, {**rest, "share": 0.5})
     new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
-    first = merge.timed(merge.with_teachers([old, new]))  # what is wrong with it should show before days of training
+    first = merge.timed(merge.with_teachers([old, new]))  # refuses a bad merge before the specialist trains for days
 
     length = _for_specialist(merge.length, own)
     what = f"specialist: {merge.network}"
@@ -274,22 +276,22 @@ def learn(
 
 
 def _for_specialist(length: Length, own: LearnConfig) -> Length:
-    """Give the specialist's own number of epochs; the other changes hold for both trainings."""
+    """Give the specialist its own epochs or schedule; the other changes hold for both trainings."""
     changes = {key: value for key, value in length.changes.items() if key != "epochs"}
     changes |= {} if own.specialist_epochs is None else {"epochs": own.specialist_epochs}
     return length.changed({"schedule": own.specialist_schedule, "changes": changes})
 
 
 def require_news(old: Model, source: Source) -> None:
-    """Say which classes are known already; refuse if that is all of them."""
+    """Warn about classes of the data that the old model already knows; refuse if it knows them all."""
     known = [name for name in source.classes if name in old.names]
     if len(known) == len(source.classes):
         raise DmcError(
-            f"{old.name} knows {listed(known, 5)} already: there is nothing new to learn from {source.name}; train a "
-            "model of its own and consolidate the two; where classes only share a name, rename one"
+            f"{old.name} knows {listed(known, 5)} already: there is nothing new to learn from {source.name}; to merge "
+            "anyway, train a model on it and consolidate the two; if classes only share a name, rename one"
         )
     if known:
-        both = "they are taught by both models, whose mean is the target"
+        both = "both models teach them, and the target is the mean of the two"
         log.warning("%s knows %d of the classes already (%s): %s", old.name, len(known), listed(known, 5), both)
 
 
@@ -331,11 +333,11 @@ def evaluate(
     """Measure accuracy, or average precision, on labeled data; classes are matched by name.
 
     Args:
-        model: what `dmc.load` takes, or several models side by side.
+        model: a model, whatever `dmc.load` takes, or several models side by side.
         data: labeled images, as for `train`.
-        keep: the classes of the data to look at.
-        known: leave out the classes that the model does not know.
-        rename: for classes of the data the model's names: `{"tabby": "cat"}`.
+        keep: the classes of the data to measure on; None measures on all of them.
+        known: leave out the classes that the model does not know, which are refused otherwise.
+        rename: the model's names for classes of the data: `{"tabby": "cat"}`.
     """
     found = model if isinstance(model, TeacherGroup) else load(model)
     return task_of([found]).evaluate(found, data, keep, known, rename or {})
@@ -352,15 +354,16 @@ def predict(
 @overload
 def predict(model: Given, images: Picture | Sequence[Picture], **settings: Unpack[PredictKeywords]) -> list[Any]: ...
 def predict(model: Given, images: Picture | Sequence[Picture], **settings: Unpack[PredictKeywords]) -> list[Any]:
-    """Give the most probable classes of each image, or what a detector finds in it.
+    """Give the most probable classes of each image, or the objects that a detector finds in it.
 
     Args:
-        model: what `dmc.load` takes.
-        images: files, folders (all images below), PIL's, or uint8 arrays, H x W or H x W x 3; one, or a list of them.
-        **settings: of `dmc.config`: of classifiers `top`, of detectors `min_score`.
+        model: a model, or whatever `dmc.load` takes.
+        images: a file, a folder (all images below it), a PIL image, or a uint8 array, H x W or H x W x 3; or a list of
+            these.
+        **settings: `top` for classifiers, `min_score` for detectors; see `dmc.config`.
 
     Returns:
-        An answer for each image; None for one that cannot be read, and a warning says which it was.
+        An answer for each image. One that cannot be read has the answer None, and a warning names it.
     """
     found = load(model)
     task = task_of([found])
@@ -369,8 +372,9 @@ def predict(model: Given, images: Picture | Sequence[Picture], **settings: Unpac
 
 
 def _all(teachers: Sequence[Given]) -> list[Model]:
+    """Load the teachers; refuse a model that is given twice."""
     if isinstance(teachers, Given):
-        raise DmcError("teachers are a list of two or more models")
+        raise DmcError("teachers must be a list of two or more models")
     loaded = [load(teacher) for teacher in teachers]
     for one, other in combinations(loaded, 2):
         if one.names == other.names and one.fingerprint == other.fingerprint:

@@ -1,4 +1,4 @@
-"""Choose what the user did not: architecture, input size, initial weights, schedule. Every choice says why.
+"""Choose what the user did not give: architecture, input size, initial weights, schedule. Every choice has a reason.
 
 The paper's own choices are the profile `paper`: ResNet-32 at 32x32, 200 and 50 epochs of SGD at 0.1.
 """
@@ -20,8 +20,8 @@ from dmc.errors import DmcError
 from dmc.models.architectures import CLASSIFIERS
 from dmc.progress import duration
 
-LEAST_PRETRAINED_SIDE = 64  # below, what ImageNet networks have learned is of little use
-LOOKED_AT = 64  # images
+LEAST_PRETRAINED_SIDE = 64  # pixels; at smaller sizes ImageNet weights are of little use
+LOOKED_AT = 64  # images that are opened to find their usual size
 log = logging.getLogger("dmc")
 
 
@@ -41,13 +41,14 @@ class NetworkChoice:
 
 @dataclass(frozen=True)
 class BegunRun:
-    """What was chosen when a run was begun; whoever resumes it chooses the same."""
+    """The network and schedule that were chosen when a run began; resuming it keeps them."""
 
     network: NetworkChoice
     schedule: Schedule
 
     @classmethod
     def in_folder(cls, out: str | Path | None, resume: bool) -> BegunRun | None:
+        """Read the run in a folder; give None if nothing is to be resumed, or if it cannot be read."""
         if out is None or not resume:
             return None
         try:
@@ -57,10 +58,10 @@ class BegunRun:
             weights = (config if "student" in config else config["task"]).get("weights")
             return cls(NetworkChoice(network["arch"], size, weights, "as it was begun"), Schedule(**config["schedule"]))
         except (OSError, ValueError, KeyError, TypeError):
-            return None  # the run itself will say what is wrong
+            return None  # opening the run will say what is wrong
 
     def unless(self, asked: NetworkConfig) -> NetworkChoice:
-        """The same network, but for what is now asked for; the run will refuse what differs."""
+        """Give the run's network, changed by what is asked for now; the run will refuse a difference."""
         was, weights = self.network, asked.weights
         return NetworkChoice(
             asked.arch or was.arch, asked.size or was.size, was.weights if weights == AUTO else weights, was.why
@@ -68,13 +69,13 @@ class BegunRun:
 
 
 def schedule_for(length: Length, paper: Schedule, fitting: Schedule, begun: BegunRun | None = None) -> Schedule:
-    """Give the schedule that was given, the paper's, or one that fits the images; with what was changed of it."""
+    """Choose the given schedule, a resumed run's, the paper's, or one that fits the images; apply the changes to it."""
     chosen = length.schedule or (begun.schedule if begun else paper if length.profile == "paper" else fitting)
     return chosen.changed(length.changes)
 
 
 def timed(length: Length, schedule: Schedule, images: int, images_per_second: float, what: str) -> Schedule:
-    """Give as many passes as the budget has room for, where there is one. Say what will happen, and how long."""
+    """Set the epochs to what fits in the minutes, if these are given; log what will be trained, and about how long."""
     if length.minutes is not None:
         passes = int(length.share * length.minutes * 60 * images_per_second / images)
         if not passes:
@@ -88,13 +89,13 @@ def timed(length: Length, schedule: Schedule, images: int, images_per_second: fl
 
 
 def shorter_side(source: Source) -> int:
-    """The median shorter side of some images, in pixels; nothing is decoded."""
+    """Give the median shorter side of some images in pixels, without decoding them."""
     sides = []
     for record in islice(source.records(seed=0), LOOKED_AT):
         try:
             with opened(record) as image:
                 sides.append(min(upright_size(image)))
-        except Exception:  # whoever decodes it will say so
+        except Exception:  # decoding will report it
             continue
     if not sides:
         raise DmcError(f"none of {LOOKED_AT} images in {source.name} can be read")
@@ -102,7 +103,7 @@ def shorter_side(source: Source) -> int:
 
 
 def pretrained(arch: str, size: int | None, weights: str | None) -> str | None:
-    """Where a network begins: as asked, or with ImageNet's weights where they help and can be had."""
+    """Choose initial weights; `auto` becomes ImageNet's where they help and can be had, else None, which is random."""
     if weights != AUTO:
         return weights
     arch = CLASSIFIERS.known(arch)
@@ -112,16 +113,17 @@ def pretrained(arch: str, size: int | None, weights: str | None) -> str | None:
     try:
         CLASSIFIERS.create(arch, 2, weights="imagenet")
     except DmcError as error:
-        reason, _, _ = str(error).partition(";")  # what to give instead is for those who asked for them
-        log.warning(f"{reason}; training begins at random weights instead")
+        reason, _, _ = str(error).partition(";")  # the rest is advice to those who asked for these weights
+        log.warning(f"{reason}; training starts from random weights instead")
         return None
     return "imagenet"
 
 
 def clamped(wanted: float, least: int, most: int) -> int:
+    """Round up, and keep the result within the limits."""
     return min(max(ceil(wanted), least), most)
 
 
 def batch_size(images: int) -> int:
-    """Short trainings need steps more than they need large batches."""
+    """Choose a batch size: with few images, more steps help more than larger batches."""
     return 128 if images >= 20_000 else 32

@@ -27,6 +27,7 @@ class Classes:
 
     @classmethod
     def of(cls, names: Iterable[str]) -> Classes:
+        """Name every output of a model, in order."""
         names = tuple(map(str, names))
         return cls(names, tuple(range(len(names))), len(names))
 
@@ -42,20 +43,20 @@ class Classes:
 
     @property
     def whole(self) -> bool:
-        """True when every output has a name and they stand in the model's own order."""
+        """Whether every output has a name, and the names are in the order of the outputs."""
         return self.columns == tuple(range(self.width))
 
     def meant_by(self, name: str) -> list[int]:
-        """The positions of the classes that a typed name may mean.
+        """Find the positions of the classes that a typed name may mean.
 
-        A class by its own name; else, in upper or lower case, by that or by one of its synonyms: `tabby` is 'tabby,
-        tabby cat'; else ImageNet's class by its WordNet id.
+        The class of exactly that name comes first. Next, ignoring case, come classes with that name or that synonym:
+        `tabby` is 'tabby, tabby cat'. Last comes the ImageNet class with that WordNet id.
         """
         if name in self.names:
             return [self.names.index(name)]
         found = self._meanings.get(_synonyms(name), [])
         if not found and WORDNET_ID.fullmatch(name):
-            from dmc.imagenet import name_of  # takes seconds
+            from dmc.imagenet import name_of  # its import of timm takes seconds
 
             found = [i for i, known in enumerate(self.names) if known == name_of(name)]
         return found
@@ -70,7 +71,7 @@ class Classes:
         return meanings
 
     def require(self, name: str, whose: str = "the model") -> int:
-        """The position of the one class that a typed name means, or an error with the nearest known name."""
+        """Give the position of the one class that a typed name means; refuse an unknown or ambiguous name."""
         found = self.meant_by(name)
         if not found:
             raise DmcError(f"{whose} has no class {name!r}{nearest(name, self.names)}")
@@ -80,7 +81,7 @@ class Classes:
         return found[0]
 
     def listed(self, text: str, whose: str = "the model") -> list[int]:
-        """The positions of classes in a list with commas. Names may have commas, too: the longest name is meant."""
+        """Give the positions of classes in a comma-separated list. Names may hold commas: the longest match counts."""
         if text in self.names:
             return [self.names.index(text)]
         parts = [part.strip() for part in text.split(",")]
@@ -94,16 +95,16 @@ class Classes:
         return found
 
     def keep(self, names: Iterable[str], whose: str = "the model") -> Classes:
-        """Only these classes, in the order they already have; each text is a name, or several with commas between."""
+        """Keep only these classes, in their present order; each text is one name, or several separated by commas."""
         positions = sorted({i for text in names for i in self.listed(text, whose)})
         return Classes(tuple(self.names[i] for i in positions), tuple(self.columns[i] for i in positions), self.width)
 
     def rename(self, new_names: Mapping[str, str], whose: str = "the model") -> Classes:
-        """The same outputs under other names: `{"automobile": "car"}`."""
+        """Give the same outputs other names: `{"automobile": "car"}`."""
         return Classes(self.renamed(new_names, whose), self.columns, self.width)
 
     def renamed(self, new_names: Mapping[str, str], whose: str) -> tuple[str, ...]:
-        """What the classes are called afterwards; of data, two may get the same name."""
+        """Give the class names after renaming. For data, unlike for models, two classes may get the same name."""
         names = list(self.names)
         for old, new in new_names.items():
             names[self.require(old, whose)] = new
@@ -112,25 +113,27 @@ class Classes:
 
 @dataclass(frozen=True)
 class ClassUnion:
-    """All classes of several models in order of first appearance; `columns[i]` places model i's classes."""
+    """All classes of several models in order of first appearance; `columns[i]`: the positions of model i's classes."""
 
     names: tuple[str, ...]
     columns: tuple[tuple[int, ...], ...]
 
     @classmethod
     def of(cls, parts: Sequence[Sequence[str]]) -> ClassUnion:
+        """Unite the class names of several models."""
         names = tuple(dict.fromkeys(name for part in parts for name in part))
         place = {name: j for j, name in enumerate(names)}
         return cls(names, tuple(tuple(place[name] for name in part) for part in parts))
 
     @cached_property
     def teachers_per_class(self) -> tuple[int, ...]:
+        """The number of models that know each class."""
         counts = Counter(column for part in self.columns for column in part)
         return tuple(counts[j] for j in range(len(self.names)))
 
     @cached_property
     def blocks(self) -> tuple[tuple[int, ...], ...]:
-        """The classes, by who knows them: a block for each model, and one for each set of models that share some."""
+        """The positions of the classes, in one block for each set of models that know the same classes."""
         knowers = [tuple(i for i, part in enumerate(self.columns) if j in part) for j in range(len(self.names))]
         order = dict.fromkeys(knowers)
         return tuple(tuple(j for j, known_by in enumerate(knowers) if known_by == who) for who in order)
@@ -142,23 +145,23 @@ class ClassUnion:
 
 
 def _synonyms(name: str) -> tuple[str, ...]:
-    """What a name with commas consists of; whoever types it need not care for upper case."""
+    """Split a name at its commas, in lower case: whoever types it need not care for upper case."""
     return tuple(part.strip().lower() for part in name.split(","))
 
 
 def counted(names: Sequence[str]) -> str:
-    """How many classes, in words. A detector may have one."""
+    """Say how many classes there are: `10 classes`, or `1 class`, which a detector may have."""
     return f"{len(names)} class{'' if len(names) == 1 else 'es'}"
 
 
 def listed(names: Sequence[str], most: int = 12) -> str:
-    """The names themselves, unless there are too many to read."""
+    """Join names for a message: at most `most` of them, and how many more there are."""
     rest = len(names) - most
     return "; ".join(names[:most]) + (f"; ... and {rest} more" if rest > 0 else "")
 
 
 def read_names(path: Path) -> tuple[str, ...]:
-    """A class list file: one name on each line."""
+    """Read a class list from a file with one name on each line."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:

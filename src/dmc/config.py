@@ -1,8 +1,8 @@
-"""The settings of every job, each written once.
+"""The settings of every job, each defined once.
 
 From these classes come the keyword arguments of the Python API, the command line's options with their help, what
 `run.json` holds, the sections of a benchmark's profiles, and the tables in docs/settings.md. A field that has a help
-text is an option of the command line. Every value is checked, also where an existing configuration is changed.
+text is an option of the command line. Every value is checked, also when an existing configuration is changed.
 
 This file imports no torch: the command line reads it to show its help.
 """
@@ -23,14 +23,14 @@ Centring = Literal["per-teacher", "none"]
 Scale = Literal["none", "pool-std", "balanced", "auto"]
 Output = Literal["softmax", "sigmoid"]
 ProfileName = Literal["auto", "paper"]
-AUTO = "auto"  # as initial weights: ImageNet's where they help and can be had
+AUTO = "auto"  # initial weights: ImageNet's where they help and can be had
 
 
 def option(default: Any, text: str, *, usual: str = "", flag: str = "", **limits: Any) -> Any:
     """Declare a setting that is an option of the command line.
 
-    `usual` says in words what happens where nothing is said; without it the default is shown. `flag` is the option's
-    name where it is not the field's.
+    `usual` describes the default in words, for the help; without it the help shows the default's value. `flag` is the
+    option's name, if that differs from the field's.
     """
     return Field(default=default, description=text, json_schema_extra={"usual": usual, "flag": flag}, **limits)
 
@@ -40,11 +40,11 @@ class Config(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    whose: ClassVar[str] = ""  # settings these are, where only one kind of model has them: "classifiers"
+    whose: ClassVar[str] = ""  # the only kind of model with these settings: "classifiers"; empty: all kinds have them
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """Check settings that a user gave."""
+        """Check settings that a user gave, and make a configuration of them."""
         for name in given:
             if name not in cls.model_fields:
                 raise DmcError(_unknown(name, cls))
@@ -54,17 +54,18 @@ class Config(BaseModel):
             raise DmcError(_in_words(error)) from None
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """Give the same settings with some of them changed, and checked like all others."""
+        """Copy the settings with some of them changed, and check them again."""
         return self.of({name: getattr(self, name) for name in type(self).model_fields} | dict(changes))
 
     @classmethod
     def taken_from(cls, given: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
-        """Take the settings that are this class's own; give the others back."""
+        """Split settings into this class's own, checked, and the others."""
         own = {name: value for name, value in given.items() if name in cls.model_fields}
         return cls.of(own), {name: value for name, value in given.items() if name not in own}
 
 
 def _unknown(name: str, owner: type[Config]) -> str:
+    """Word the error about a setting that a job does not have."""
     for sibling in _below(Config):
         if name in sibling.model_fields and sibling.whose not in ("", owner.whose):
             return f"{name.replace('_', '-')} is a setting of {sibling.whose}"
@@ -73,13 +74,14 @@ def _unknown(name: str, owner: type[Config]) -> str:
 
 
 def _below(owner: type[Config]) -> Iterator[type[Config]]:
+    """Give every subclass, direct or not."""
     for below in owner.__subclasses__():
         yield below
         yield from _below(below)
 
 
 def _in_words(error: ValidationError) -> str:
-    """The first of what is wrong: `epochs 0 should be greater than or equal to 1`."""
+    """Word the first error: `epochs 0 should be greater than or equal to 1`."""
     wrong = error.errors()[0]
     name, text = ".".join(map(str, wrong["loc"])), str(wrong["msg"]).removeprefix("Value error, ")
     if not name:  # several settings that do not go together
@@ -93,7 +95,7 @@ def _in_words(error: ValidationError) -> str:
 
 
 def options_of(*owners: type[Config]) -> Iterator[tuple[str, FieldInfo]]:
-    """Give every setting of some jobs that is an option of the command line, once."""
+    """Give each setting of some jobs that is an option of the command line, once."""
     seen: set[str] = set()
     for owner in owners:
         for name, field in owner.model_fields.items():
@@ -103,24 +105,27 @@ def options_of(*owners: type[Config]) -> Iterator[tuple[str, FieldInfo]]:
 
 
 class Schedule(Config):
-    """How long, how fast, in what batches; the defaults are the paper's.
+    """Length, learning rate, optimizer, batches and augmentation of a training; the defaults are the paper's.
 
     The learning rate is a function of the step alone, so resuming needs no state.
     """
 
-    epochs: int = option(50, "Passes over the images", usual="by their number; paper 50 or 200", ge=1)
-    lr: float = option(0.1, "Highest learning rate", usual="0.1, pretrained less; detectors 0.001", gt=0, lt=1e6)
+    epochs: int = option(50, "Passes over the images", usual="by the number of images; paper 50 or 200", ge=1)
+    lr: float = option(0.1, "Peak learning rate", usual="0.1, less if pretrained; detectors 0.001", gt=0, lt=1e6)
     shape: Literal["steps", "one-cycle"] = option(
-        "steps", "Tenfold drops at 7/10 and 9/10 (paper), or warm-up and cosine", usual="one-cycle", flag="lr-shape"
+        "steps",
+        "steps: divide the rate by 10 at 7/10 and at 9/10 (paper); one-cycle: warm-up, then cosine",
+        usual="one-cycle",
+        flag="lr-shape",
     )
-    drops: tuple[float, ...] = (0.7, 0.9)  # of all epochs; the rate falls tenfold at each
+    drops: tuple[float, ...] = (0.7, 0.9)  # fractions of all epochs; after each the rate is divided by 10
     algorithm: Literal["sgd", "adam"] = "sgd"
-    batch_size: int = option(128, "Images in a step", usual="32, many images and paper 128; detectors 12", ge=1)
+    batch_size: int = option(128, "Images in a step", usual="32; 128 for many images or paper; detectors 12", ge=1)
     momentum: float = Field(default=0.9, ge=0, lt=1)
     weight_decay: float = option(1e-4, "Weight decay", usual="0.0001; detectors 0", ge=0)
-    clip: float | None = Field(default=None, gt=0)  # the longest gradient, over all weights; None: any
-    pad: int | None = Field(default=None, ge=0)  # None: an eighth of the image, which is the paper's 4 at 32x32
-    flip: bool = option(True, "Mirror half of the images", usual="flip")
+    clip: float | None = Field(default=None, gt=0)  # largest norm of the gradient over all weights; None: not clipped
+    pad: int | None = Field(default=None, ge=0)  # pixels; None: an eighth of the image, which is the paper's 4 at 32x32
+    flip: bool = option(True, "Flip half of the images left to right", usual="flip")
 
     def lr_at(self, step: int, steps_per_epoch: int) -> float:
         """Give the learning rate of a step."""
@@ -133,28 +138,29 @@ class Schedule(Config):
         return self.lr * 0.1**passed
 
     def longer(self, times: int) -> Schedule:
+        """Multiply the epochs."""
         return self.changed({"epochs": times * self.epochs})
 
 
 SPECIALIST = Schedule(epochs=200)
 CONSOLIDATION = Schedule(epochs=50)
-# The paper does not mention clipping, but focal loss has gradients of 50 times the usual length, after one of which
-# Adam at the paper's rate is left with dead heads; 0.1 is what public RetinaNets of its time use.
+# The paper does not mention clipping, but focal loss has gradients of 50 times the usual norm, and one of them leaves
+# Adam at the paper's rate with dead heads; 0.1 is what public RetinaNets of its time use.
 DETECTION = Schedule(epochs=100, lr=1e-3, drops=(), algorithm="adam", batch_size=12, weight_decay=0, clip=0.1)
 
 
 class Length(Config):
-    """What the user said about how long and how fast to train; the rest is chosen."""
+    """What the user said about the length and the schedule of training; the rest is chosen."""
 
     profile: ProfileName = option(
-        "auto", "auto: what suits images and models; paper: the paper's settings and literal method"
+        "auto", "auto: settings that suit images and models; paper: the paper's settings and literal method"
     )
     minutes: float | None = option(
-        None, "A budget of time instead of epochs, planned by the speed at the start; learn: half for each part", gt=0
+        None, "Time budget instead of epochs, by the speed at the start; learn: half for each training", gt=0
     )
-    schedule: Schedule | None = None  # to be used as it is
-    changes: dict[str, Any] = {}  # to a schedule, whichever it is
-    share: float = 1.0  # of the minutes
+    schedule: Schedule | None = None  # a whole one, to be used as it is
+    changes: dict[str, Any] = {}  # fields to change in the schedule, whichever is chosen
+    share: float = 1.0  # the part of the minutes that this training gets
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
@@ -164,35 +170,35 @@ class Length(Config):
 
     @classmethod
     def taken_from(cls, given: Mapping[str, Any]) -> tuple[Self, dict[str, Any]]:
-        """Take these, and fields of a schedule, such as `epochs`, as changes to one."""
+        """Split off the settings of this class; fields of a schedule, such as `epochs`, become its `changes`."""
         changes = {name: value for name, value in given.items() if name in Schedule.model_fields}
-        SPECIALIST.changed(changes)  # what is impossible should be said before anything is opened
+        SPECIALIST.changed(changes)  # refuses impossible values before anything is opened
         rest = {name: value for name, value in given.items() if name not in changes}
         return super().taken_from(rest | {"changes": changes})
 
 
 class RunConfig(Config):
-    """The folder of a run: whether to go on with what is there, and how often to write."""
+    """The run folder: whether to resume the run in it, and how often to write a checkpoint."""
 
-    resume: bool = option(False, "Continue this folder's run after a stop of any kind")
-    checkpoint_every: float = option(30.0, "Seconds between checkpoints: what a kill may cost", ge=0)
+    resume: bool = option(False, "Continue the run in this folder after a stop of any kind")
+    checkpoint_every: float = option(30.0, "Seconds between checkpoints: the most that a kill can lose", ge=0)
 
 
 class NetworkConfig(Config):
-    """The network to train, where it begins, and what holds for every training."""
+    """The network to train, its initial weights, and the settings that every training has."""
 
     arch: str | None = option(
         None,
-        "Architecture: cifar_resnetN (N = 6n+2), torchvision:NAME, timm's, your FILE.py:FUNCTION; or a detector: "
-        "retinanet_resnet50_fpn",
-        usual="one that suits the images; of a student, the largest model's",
+        "Architecture: cifar_resnetN (N = 6n+2), torchvision:NAME, a name of timm's, your FILE.py:FUNCTION; or a "
+        "detector such as retinanet_resnet50_fpn",
+        usual="one that suits the images; for a student, the largest teacher's",
     )
-    size: int | None = option(None, "Input size in pixels", usual="one that suits the images, or that model's", ge=1)
+    size: int | None = option(None, "Input size in pixels", usual="one that suits the images, or that teacher's", ge=1)
     weights: str | None = option(
-        AUTO, "Initial weights: imagenet, random, a file, or auto: ImageNet's where they help"
+        AUTO, "Initial weights: imagenet, random, a file, or auto (ImageNet's where they help)"
     )  # None: random
-    seed: int = option(0, "Seed of everything random")
-    memory: float = option(4.0, "GiB of pixels to hold; a larger set is streamed", ge=0)
+    seed: int = option(0, "Random seed")
+    memory: float = option(4.0, "GiB of decoded images to hold in memory; a larger set is streamed", ge=0)
 
     @field_validator("weights")
     @classmethod
@@ -205,30 +211,30 @@ class NetworkConfig(Config):
 
 
 class TrainConfig(NetworkConfig):
-    """Train a model on labeled images."""
+    """Settings for training a model on labeled images."""
 
 
 class ClassifierTrainConfig(TrainConfig):
     whose: ClassVar[str] = "classifiers"
 
     output: Output | None = option(
-        None, "Classifiers: what the logits mean, classes that compete or not", usual="softmax"
+        None, "Classifiers: softmax if the classes compete, sigmoid if each is decided on its own", usual="softmax"
     )
 
 
 class ConsolidateConfig(NetworkConfig):
-    """Merge models with unlabeled images."""
+    """Settings for merging models with unlabeled images."""
 
-    paper_form: ClassVar[Mapping[str, Any]] = {"held_out": 0}  # as the paper has it: every image is trained on
+    paper_form: ClassVar[Mapping[str, Any]] = {"held_out": 0}  # the paper trains on every image
 
-    loss: LossName = option("l2", "Distance to the teachers' logits")
+    loss: LossName = option("l2", "Loss between the student's and the teachers' logits")
     centring: Centring | None = option(
-        None, "Eq. 4's normalisation", usual="per-teacher for softmax models, none for sigmoid"
+        None, "Centre each teacher's logits (Eq. 4)", usual="per-teacher for softmax models, none for sigmoid"
     )
     aux_limit: int | float | str | None = option(
-        None, "Take a random sample of the auxiliary images: a number of them, or a share (0.25, 25%)"
+        None, "Use a random sample of the auxiliary images: a number of them, or a share (0.25, 25%)"
     )
-    held_out: int = Field(default=1024, ge=0)  # auxiliary images, of a tenth at most, that are not trained on
+    held_out: int = Field(default=1024, ge=0)  # auxiliary images not to train on; at most a tenth of all
 
 
 class ClassifierConsolidateConfig(ConsolidateConfig):
@@ -236,15 +242,15 @@ class ClassifierConsolidateConfig(ConsolidateConfig):
     # The paper's literal form (section 3.1): Eq. 4 and no more.
     paper_form: ClassVar[Mapping[str, Any]] = {"scale": "none", "balance": False, "held_out": 0}
 
-    temperature: float | None = option(None, "Classifiers: temperature of kd", usual="2", gt=0)
+    temperature: float | None = option(None, "Classifiers: temperature of the kd loss", usual="2", gt=0)
     scale: Scale | None = option(
         None,
-        "Classifiers: divide teachers' logits; auto: balanced where one drowns others",
+        "Classifiers: how to scale the teachers' logits; auto: balanced if one teacher drowns others",
         usual="auto for softmax models, none for sigmoid",
     )
     balance: bool | None = option(
         None,
-        "Classifiers: scale the student's outputs, so that no teacher's classes drown",
+        "Classifiers: scale the trained student's outputs, so that no teacher's classes are drowned",
         usual="balance for softmax models",
     )
 
@@ -255,20 +261,20 @@ class DetectorConsolidateConfig(ConsolidateConfig):
     held_out: int = Field(default=96, ge=0)
     anchors: int = option(64, "Detectors: anchors to distil in each image", ge=1)
     # lambda, for boxes coded as torchvision does: RetinaNet's with weights (1, 1, 1, 1)
-    box_weight: float = option(1.0, "Detectors: lambda, the weight of the boxes' loss", ge=0)
+    box_weight: float = option(1.0, "Detectors: weight of the box loss (lambda in Eq. 8)", ge=0)
 
 
 class LearnConfig(Config):
-    """What `learn` has besides a consolidation: the training of the new classes' specialist."""
+    """Settings that `learn` has besides those of a consolidation: the training of the new classes' specialist."""
 
     specialist_epochs: int | None = option(
-        None, "Passes over the labeled images", usual="by their number; paper 200", ge=1
+        None, "Passes over the labeled images", usual="by the number of images; paper 200", ge=1
     )
-    specialist_schedule: Schedule | None = None  # all of it
+    specialist_schedule: Schedule | None = None  # a whole one, to be used as it is
 
 
 class PredictConfig(Config):
-    """Ask a model about single images."""
+    """Settings for predictions on single images."""
 
 
 class ClassifierPredictConfig(PredictConfig):
@@ -280,4 +286,4 @@ class ClassifierPredictConfig(PredictConfig):
 class DetectorPredictConfig(PredictConfig):
     whose: ClassVar[str] = "detectors"
 
-    min_score: float = option(0.3, "Detectors: the least score to show", ge=0, le=1)
+    min_score: float = option(0.3, "Detectors: lowest score to show", ge=0, le=1)

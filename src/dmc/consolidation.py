@@ -1,4 +1,4 @@
-"""What consolidating classifiers and detectors have in common: verify, estimate, train, tell where it came from."""
+"""The part of consolidation that is the same for all kinds of models: verify, estimate, train, record provenance."""
 
 from __future__ import annotations
 
@@ -33,25 +33,27 @@ Images = OneSet | Sequence[OneSet]  # one set of images, or several to be joined
 
 LOOKED_AT = 512  # auxiliary images that the teachers are asked about before training
 ASKING_SECONDS = 20  # and how long that may take
-# Auxiliary images that are never trained on, to see what the student has learned, are a tenth of all at most.
-# A tenth of a small pool would tell nothing; there the images that were trained on have to do.
+# At most a tenth of the auxiliary images is held out, to measure what the student has learned. If that tenth has fewer
+# images than this, it would tell nothing: none is held out, and the student is measured on images it was trained on.
 LEAST_HELD_OUT = 20
-TOLD_ELSEWHERE = {"arch", "size", "seed", "memory", "aux_limit", "held_out"}  # in run.json
+TOLD_ELSEWHERE = {"arch", "size", "seed", "memory", "aux_limit", "held_out"}  # by other keys of run.json
 
 
 @dataclass(frozen=True)
 class Estimate:
-    tried: int
-    undecodable: int
+    """What is known about a consolidation before it trains."""
+
+    tried: int  # images that were opened
+    undecodable: int  # of those
     images_per_second: float
-    teachers: dict[str, Any]  # what they say about some of the images, before anything is trained
+    teachers: dict[str, Any]  # what `teachers_alone` found on some of the images
 
 
 class Findings(NamedTuple):
-    """What a student has taken over from its teachers, in words."""
+    """How much a student has learned from its teachers, in words."""
 
-    images: int  # that all of them were asked about
-    of_each: list[str]  # for each teacher
+    images: int  # that student and teachers were compared on
+    of_each: list[str]  # one text for each teacher
     overall: str
     warnings: list[str]  # what the user should know before using it
 
@@ -72,39 +74,39 @@ class Consolidation(ABC, Generic[AnyModel]):
     @property
     @abstractmethod
     def transform(self) -> Transform:
-        """The shape in which images are held and augmented."""
+        """How images are shaped before they are held in memory and augmented."""
 
     @abstractmethod
     def objective(self) -> Objective:
-        """The double distillation."""
+        """Give the training objective: the double distillation."""
 
     @abstractmethod
     def compare(self, unseen: ImageLoader) -> Findings:
-        """What the student has taken over, seen on some auxiliary images."""
+        """Compare the trained student with its teachers on some auxiliary images."""
 
     @abstractmethod
     def teachers_alone(self, batches: Iterable[Batch]) -> dict[str, Any]:
-        """What the teachers say side by side: whether one of them would drown the others."""
+        """Measure the teachers side by side, before training: whether one of them would drown the others."""
 
     def prepare(self, loader: ImageLoader) -> None:
-        """What has to be measured on the auxiliary images before training."""
+        """Measure on the auxiliary images what has to be known before training."""
 
     def settle(self, unseen: ImageLoader) -> None:
-        """What has to be done to the student after training."""
+        """Adjust the student after training, by what it answers to auxiliary images."""
 
     @property
     def trained_on(self) -> int:
-        """How many auxiliary images a pass has."""
+        """The number of auxiliary images in an epoch."""
         return len(self.aux) - self.held_out
 
     @property
     def held(self) -> bool:
-        """Whether the images fit in memory: a part of the configuration, since streaming has another order."""
+        """Whether the images fit in memory. It is a part of run.json, since streamed images come in another order."""
         return fits(self.aux, self.transform, self.config.memory_bytes)
 
     @property
     def run_json(self) -> dict[str, Any]:
-        """All that makes the result: a resumed run must have the same."""
+        """Everything that determines the result, as run.json holds it; a resumed run must have the same."""
         return {
             "command": "consolidate",
             "teachers": [
@@ -119,7 +121,7 @@ class Consolidation(ABC, Generic[AnyModel]):
         }
 
     def run(self, out: str | Path | None = None, how: RunConfig = RunConfig()) -> AnyModel:  # noqa: B008 (frozen)
-        """Train the student, or read what the folder's run has finished."""
+        """Train the student, or read it if the run in the folder `out` has finished; None writes nothing to disk."""
         with Run(out, self.run_json, how) as run:
             if run.finished:
                 return run.result(self.student)
@@ -145,22 +147,22 @@ class Consolidation(ABC, Generic[AnyModel]):
             return run.finish(self.student)
 
     def open_loaders(self) -> tuple[ImageLoader, ImageLoader]:
-        """The images to train on, and those to look at afterwards; the same, where none are held out."""
+        """Open the images to train on, and those to compare on afterwards; the same ones if none are held out."""
         if not self.held_out:
             loader = open_loader(self.aux, self.transform, self.config.memory_bytes)
             return loader, loader
         sample, rest = split_off(self.aux, self.held_out, seed_for(self.config.seed, "held out"))
-        unseen = held_loader(sample, self.transform, most_skipped=1)  # too few to judge by; the others are judged
+        unseen = held_loader(sample, self.transform, most_skipped=1)  # too few to refuse a set by; the rest is judged
         if not unseen.count:
             raise DmcError(f"none of {len(sample)} images of {self.aux.name} that were looked at can be decoded")
         return open_loader(rest, self.transform, self.config.memory_bytes), unseen
 
     def some_batches(self, count: int = ENOUGH) -> tuple[list[Batch], int, int]:
-        """Some auxiliary images; how many were tried, and how many of them cannot be decoded, if not too many."""
+        """Give some auxiliary images, how many were tried, and how many of them are broken; refuse if too many are."""
         skipped = Skipped(self.aux.name)
         framed: list[tuple[Record, Tensor]] = []
         tried = min(count, len(self.aux))
-        seed = self.config.seed if self.held else None  # a stream that is mixed first has to be read far
+        seed = self.config.seed if self.held else None  # to shuffle a stream, much of it would have to be read
         for record, image in islice(decoded(self.aux.records(seed), self.transform), tried):
             if image is None:
                 skipped.add(record.name)
@@ -172,14 +174,14 @@ class Consolidation(ABC, Generic[AnyModel]):
         return batches, tried, len(skipped)
 
     def pace(self, batch: Batch) -> float:
-        """Images per second of the training, timed on a batch. The student's weights are not stepped."""
+        """Time the training on a batch, in images per second; the student's weights stay as they are."""
         device = pick_device()
         self.teachers.to(device).fold()
         self.student.to(device)
         return images_per_second(self.student.module, self.objective(), batch.to(device))
 
     def estimate(self) -> Estimate:
-        """Time two steps on real images, and ask the teachers."""
+        """Time two steps on real images, and measure the teachers side by side."""
         started = time.monotonic()
         batches, tried, broken = self.some_batches()
         decoding = tried / (time.monotonic() - started)
@@ -220,7 +222,7 @@ class Consolidation(ABC, Generic[AnyModel]):
 
 
 def within(seconds: float, batches: Iterable[Batch]) -> Iterator[Batch]:
-    """As many batches as there is time for, and one at least."""
+    """Give as many batches as there is time for, and at least one."""
     started = time.monotonic()
     for batch in batches:
         yield batch

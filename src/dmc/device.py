@@ -1,4 +1,4 @@
-"""Where tensors live."""
+"""The device that tensors live on."""
 
 from functools import lru_cache
 
@@ -7,13 +7,13 @@ from torch import Tensor
 
 
 def pick_device() -> torch.device:
-    """The accelerator if there is one, else the CPU."""
+    """Give the accelerator if there is one, else the CPU."""
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 
 @lru_cache(maxsize=256)
 def index(places: tuple[int, ...], device: torch.device) -> Tensor:
-    """Give places as a tensor on a device. It is made once: making one at each step would wait for the device."""
+    """Give positions as a tensor, made once for each device: making one at each step would wait for the device."""
     return torch.tensor(places, device=device)
 
 

@@ -1,4 +1,4 @@
-"""Packages that only some jobs need."""
+"""Optional packages, which only some jobs need."""
 
 from importlib.util import find_spec
 
@@ -6,7 +6,7 @@ from dmc.errors import DmcError
 
 
 def require_extra(extra: str, *packages: str) -> None:
-    """Name what is not installed of an extra's packages, and how to install it, before anything begins."""
+    """Refuse to begin a job without its extra's packages; say which are missing and how to install them."""
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
         raise DmcError(f"not installed: {', '.join(missing)}; pip install 'deep-model-consolidation[{extra}]'")

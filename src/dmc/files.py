@@ -18,7 +18,7 @@ OWN_FILES = ("run.json", "metrics.jsonl", "checkpoint.pt", "config.json", "model
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields a path to write to; when the block ends well it becomes `path` at once."""
+    """Yield a temporary path to write to; if the block succeeds, move the file to `path` in one step."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")  # several processes may write the same file
     try:
         yield temporary
@@ -30,20 +30,21 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def umask() -> int:
-    """The process's, which can only be read by setting it."""
+    """Give the process's umask, which can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
 
 
 def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all; make its folder if there is none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def settle(folder: Path, asked: Mapping[str, Any]) -> None:
-    """Write down in a comparison's folder what was asked, or refuse a folder in which something else was."""
+    """Write what was asked for into a comparison's folder; refuse a folder that holds another comparison."""
     path, text = folder / "bench.json", json.dumps(asked, indent=2) + "\n"
     if not path.exists():
         write_text(path, text)
@@ -52,17 +53,17 @@ def settle(folder: Path, asked: Mapping[str, Any]) -> None:
 
 
 def digest(content: Any) -> str:
-    """Names a folder by what is in it."""
+    """Hash a folder's configuration to eight characters, which name the folder."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
-    """JSON has no NaN, which a class without objects has."""
+    """Replace NaN, the value of a class without objects, by None: JSON has no NaN."""
     return {key: None if math.isnan(value) else value for key, value in values.items()}
 
 
 def require_free(folder: Path, resume: bool) -> None:
-    """Refuse a folder that holds a run already, or a user's files of the same names."""
+    """Refuse a folder that holds a run already, unless it is resumed, or a user's files of the same names."""
     if folder.is_file():
         raise DmcError(f"{folder} is a file; give a folder to write to")
     taken = [name for name in OWN_FILES if (folder / name).exists()]

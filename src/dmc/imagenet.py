@@ -1,4 +1,4 @@
-"""ImageNet-1k's class names, as timm describes them. Importing timm takes seconds, so that happens inside."""
+"""ImageNet-1k's class names, as timm has them. The functions import timm themselves, since that takes seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 
 
 def distinct(names: Iterable[str]) -> tuple[str, ...]:
-    """Public label lists repeat themselves (ImageNet has two cranes): the second becomes `crane (2)`."""
+    """Number the names that a label list repeats: ImageNet has two cranes, and the second becomes `crane (2)`."""
     seen: Counter[str] = Counter()
     result = []
     for name in names:
@@ -19,14 +19,14 @@ def distinct(names: Iterable[str]) -> tuple[str, ...]:
 
 @cache
 def imagenet_names() -> tuple[str, ...]:
-    """'tench, Tinca tinca' and 999 more, in the order of every model's outputs."""
+    """Give 'tench, Tinca tinca' and 999 more names, in the order of every model's outputs."""
     from timm.data import ImageNetInfo
 
     return distinct(ImageNetInfo("imagenet-1k").label_descriptions())
 
 
 def name_of(wordnet_id: str) -> str | None:
-    """`n02123045` is 'tabby, tabby cat'."""
+    """Give the class of a WordNet id: `n02123045` is 'tabby, tabby cat'; None if ImageNet-1k does not have it."""
     from timm.data import ImageNetInfo
 
     ids = ImageNetInfo("imagenet-1k").label_names()

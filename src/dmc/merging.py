@@ -1,4 +1,4 @@
-"""What a merge is made of, chosen before its teachers are all there: `learn` has yet to train one."""
+"""Choose the settings of a merge before all of its teachers exist: `learn` still has to train one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from dmc.tasks.base import VisionTask
 
 @dataclass(frozen=True)
 class Merge:
-    """A consolidation as far as it can be chosen before all of its teachers are there."""
+    """What can be chosen of a consolidation before all of its teachers exist."""
 
     task: VisionTask[Any]
     aux: Source
@@ -33,7 +33,7 @@ class Merge:
     def chosen(
         cls, models: Sequence[Model], aux: Images, out: str | Path | None, how: RunConfig, settings: Mapping[str, Any]
     ) -> Merge:
-        """Check the settings, and choose what they do not say."""
+        """Check the settings, and choose those that are not given."""
         task = task_of(models)
         length, rest = Length.taken_from(settings)
         paper = length.profile == "paper"
@@ -49,18 +49,18 @@ class Merge:
         return cls(task, images, config, network, length, begun)
 
     def with_teachers(self, teachers: Sequence[Model]) -> Consolidation[Any]:
-        """Verify the merge, now that all teachers are there."""
+        """Build the consolidation and verify it, now that all teachers exist."""
         usual = self.task.distillation_schedules(len(self.aux), self.network.weights is not None)
         network = {"arch": self.network.arch, "size": self.network.size, "weights": self.network.weights}
         schedule = schedule_for(self.length, *usual, self.begun)
         return self.task.consolidation(teachers, self.aux, self.config.changed(network), schedule)
 
     def alike(self, old: Model) -> Preprocessing | None:
-        """What the student sees, where it is a network like an old one."""
+        """Give the old model's preprocessing if the student has the same architecture, else None."""
         return old.preprocessing if self.network.arch == old.arch else None
 
     def timed(self, consolidation: Consolidation[Any]) -> Consolidation[Any]:
-        """Give it as many passes as there is time for, and say what it will do."""
+        """Set the epochs to what fits in the minutes, if these are given, and log what will be trained."""
         if not self.begun:
             pace = consolidation.pace(consolidation.some_batches()[0][0])
             images, what = consolidation.trained_on, f"student: {self.network}"
@@ -71,7 +71,7 @@ class Merge:
 def student_for(
     task: VisionTask[Any], teachers: Sequence[Model], aux: Source, asked: ConsolidateConfig
 ) -> NetworkChoice:
-    """Choose the architecture of all teachers, or of the largest: it has to hold what all of them know."""
+    """Choose the teachers' architecture, or the largest teacher's: the student has to hold what all of them know."""
     named = [teacher for teacher in teachers if teacher.arch is not None]
     if asked.arch is not None or not named:
         return task.network_for(aux, asked)

@@ -1,4 +1,4 @@
-"""How far something has come: a bar on a terminal after two seconds; of a training, elsewhere, a line now and then."""
+"""Show progress: on a terminal a bar, after two seconds; elsewhere, for trainings only, a log line now and then."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from tqdm import tqdm
 
 EVERY = 30.0  # seconds between lines
-EVERY_NOTE = 0.5  # seconds between notes on a bar: each one waits for the device
+EVERY_NOTE = 0.5  # seconds between notes on a bar: reading the loss for one waits for the device
 log = logging.getLogger("dmc")
 
 
 def progress(total: int | None, what: str, done: int = 0) -> tqdm[Any]:
-    """Count images. Use as a context manager; call `update(n)`. Without a total there is a rate, but no time left."""
+    """Count images in a `with` block by `update(n)`. Without a total the bar shows the rate, but not the time left."""
     return tqdm(
         total=total,
         initial=done,
@@ -32,7 +32,7 @@ def progress(total: int | None, what: str, done: int = 0) -> tqdm[Any]:
 
 @contextmanager
 def training_progress(total: int, what: str, done: int, note: Callable[[], str]) -> Iterator[Callable[[int], None]]:
-    """Give a function to call after each step with its number of images. `note` says epoch and loss, when asked."""
+    """Yield a function to call with the number of images after each step; `note` gives epoch and loss as a text."""
     started = told = time.monotonic()
     seen = 0
 
@@ -54,7 +54,7 @@ def training_progress(total: int, what: str, done: int, note: Callable[[], str])
 
 
 def duration(seconds: float) -> str:
-    """Seconds in words, to the precision that matters."""
+    """Word a number of seconds to the precision that matters: `2 h 05 min`, `3 min 20 s`."""
     hours, rest = divmod(max(1, round(seconds)), 3600)
     minutes, seconds = divmod(rest, 60)
     if hours:

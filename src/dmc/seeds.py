@@ -7,5 +7,5 @@ from hashlib import blake2b
 
 
 def seed_for(seed: int, *place: str | int) -> int:
-    """A seed for one place of one run: `seed_for(0, "order", epoch)`."""
+    """Give the seed for one place in one run: `seed_for(0, "order", epoch)`."""
     return int.from_bytes(blake2b(repr((seed, *place)).encode(), digest_size=7).digest(), "big")

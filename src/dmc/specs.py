@@ -1,4 +1,4 @@
-"""Things given as text: `PATH,key=value,...`."""
+"""A path with settings, given as one text: `PATH,key=value,...`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dmc.errors import DmcError, nearest
 
 
 def split_spec(spec: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
-    """`PATH,key=value,...` to its parts. A path that exists as it stands has no options."""
-    if not spec.strip():  # which would be the current folder
+    """Split `PATH,key=value,...` into path and settings. A text that is an existing path has no settings."""
+    if not spec.strip():  # an empty path would be the current folder
         raise DmcError("the path is empty; is a variable unset?")
     if Path(spec).exists():
         return spec, {}
@@ -23,7 +23,7 @@ def split_spec(spec: str, known: Sequence[str]) -> tuple[str, dict[str, str]]:
 
 
 def refuse(spec: str, options: Mapping[str, str], foreign: Sequence[str], what: str) -> None:
-    """Settings that would be ignored are mistakes."""
+    """Refuse settings that `what` does not have: they would be ignored, so they are a mistake."""
     for key in foreign:
         if key in options:
             raise DmcError(f"{spec}: {key!r} is not a setting of {what}")

@@ -1,4 +1,4 @@
-"""A user's own Python file, run because the user names it."""
+"""Run a user's own Python file, because the user named it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dmc.errors import DmcError, first_line
 
 @contextmanager
 def blaming(path: Path) -> Iterator[None]:
-    """The author's code may do anything."""
+    """Turn anything that a user's code raises into a one-line error that names its file."""
     try:
         yield
     except Exception as error:
@@ -21,7 +21,7 @@ def blaming(path: Path) -> Iterator[None]:
 
 
 def run_file(path: Path) -> ModuleType:
-    """What the file defines."""
+    """Run a Python file, and give what it defines as a module."""
     spec = spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise DmcError(f"no such file: {path}")

@@ -26,13 +26,13 @@ def test_training_and_test_digits_are_apart() -> None:
     train, test = digits(3, test=False), digits(3, test=True)
     assert (len(train), len(test)) == (1257, 540)
     assert train.classes == tuple("0123456789")
-    assert np.bincount(test.label_of).min() >= 52  # every digit, in proportion
+    assert np.bincount(test.label_of).min() >= 52  # every digit in proportion
     both = {image.tobytes() for image in train.images} & {image.tobytes() for image in test.images}
     assert not both
 
 
 def test_letters_are_letters_and_a_function_of_the_seed(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn_again = letters.__wrapped__  # not the cached ones
+    drawn_again = letters.__wrapped__  # not from the cache
     assert np.array_equal(letters(20, 1).images, drawn_again(20, 1).images)
     assert not np.array_equal(letters(20, 1).images, letters(20, 2).images)
     drawn: list[str] = []
@@ -72,4 +72,4 @@ def test_table(dmc: Callable[..., Answer], tmp_path: Path, quick: None) -> None:
     assert lines[0].split() == ["accuracy", "on", "0-4", "5-9", "all", "parameters", "images", "seen"]
     # The two specialists saw 1,257 digits in all, the merged model 200 letters more.
     assert [line.split()[-1] for line in lines[1:5]] == ["1,257", "1,457", "1,257", "1,257"]
-    assert dmc("demo", "-o", tmp_path / "demo").out.splitlines() == lines  # a second time is no mistake
+    assert dmc("demo", "-o", tmp_path / "demo").out.splitlines() == lines  # the demo may run twice in one folder

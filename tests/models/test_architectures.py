@@ -13,7 +13,7 @@ from dmc.models import create, default_preprocessing, known_architecture
 
 
 def parameters(depth: int, classes: int) -> int:
-    """He et al. 2016, section 4.2, counted from the description: 3x3 convolutions, two batch norm vectors for each."""
+    """Count parameters as described in He et al. 2016, section 4.2: 3x3 convolutions with two norm vectors each."""
     n = (depth - 2) // 6
     total, before = 9 * 3 * 16 + 2 * 16, 16
     for width in (16, 32, 64):

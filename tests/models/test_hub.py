@@ -25,7 +25,7 @@ NOWHERE = "http://127.0.0.1:9"  # nothing listens there
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own, and a hub that cannot be reached."""
+    """Give an empty cache, and make the hub unreachable."""
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "ENDPOINT", NOWHERE)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

@@ -1,4 +1,4 @@
-"""One way in for every kind of model, also for one that this file makes up."""
+"""Every kind of model loads the same way, also one that this file makes up."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ IMAGES = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8, generator=torch.
 
 
 class Pointwise(ArchitectureSource):
-    """One layer that answers for every pixel, and one that was released."""
+    """A source with an architecture of one layer, which answers for every pixel, and a released network of it."""
 
     scheme = "toys"
 
@@ -49,7 +49,7 @@ class Pointwise(ArchitectureSource):
 
 @pytest.fixture
 def segmenter() -> Iterator[type[Model]]:
-    """A third kind of model, as long as a test lasts."""
+    """Register a third kind of model for the duration of a test."""
 
     class Segmenter(Model):
         pipeline_tag, singular = "image-segmentation", "segmenter"
@@ -74,7 +74,7 @@ def segmenter() -> Iterator[type[Model]]:
 
 
 def test_a_kind_of_model_that_dmc_has_never_heard_of(tmp_path: Path, segmenter: type[Model]) -> None:
-    """From a folder by its tag, from a state dict by its architecture, from its own releases by the scheme."""
+    """It loads from a folder by its tag, from a state dict by its architecture, from its own releases by the scheme."""
     made = segmenter(nn.Conv2d(3, 2, 1), ["sky", "sea"], Preprocessing(8), arch="pointwise")
     folder = made.save(tmp_path / "m")
     assert "pipeline_tag: image-segmentation" in (folder / "README.md").read_text()
@@ -116,7 +116,7 @@ def test_the_configuration_is_read_once(tmp_path: Path, monkeypatch: pytest.Monk
     ("arch", "kind"),
     [
         ("retinanet_resnet50_fpn", Detector),
-        ("retinanet_resnet19_fpn", Detector),  # which is refused as one
+        ("retinanet_resnet19_fpn", Detector),  # an unknown detector, not a classifier
         ("fcos:timm/test_resnet,width=64", Detector),
         ("torchvision:ssd300_vgg16", Detector),
         ("torchvision:resnet18", Specialist),

@@ -17,7 +17,7 @@ from tests.detectors import TINY, untrained
 
 @pytest.mark.parametrize("name", ["retinanet_resnet50_fpn", "ssdlite320_mobilenet_v3_large"])
 def test_torchvisions_detectors_are_teachers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if its COCO weights could be fetched: a class that is kept gives the logit of its own output."""
+    """With made-up COCO weights, a class that is kept gives the logit of its own output."""
     from torchvision.models import detection, get_model_weights
 
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""Feature pyramids: where their anchors are, what they stand on, whose weights they begin with."""
+"""Feature pyramids: where their anchors are, which backbones they have, which weights they start from."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.detectors import TINY, untrained
 
 
 def test_anchors_are_the_papers() -> None:
-    """9 at each place of P3 to P7: three scales of 4 times the stride, three shapes."""
+    """There are 9 at each place of P3 to P7: three sizes from 4 times the stride on, in three shapes."""
     answers = untrained("a", "retinanet_resnet18_fpn,width=16").answers(
         torch.zeros((1, 3, 128, 128), dtype=torch.uint8)
     )
@@ -59,7 +59,7 @@ def test_layers_that_stay_as_they_are_do_so_after_loading(tmp_path: Path) -> Non
 
 
 def test_weights_that_do_not_fit_are_refused(tmp_path: Path) -> None:
-    """timm itself would leave an EfficientNet at random."""
+    """timm itself would leave an EfficientNet with random weights."""
     import timm
     from safetensors.torch import save_file
 

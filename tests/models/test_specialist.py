@@ -81,7 +81,7 @@ def test_any_module_can_be_a_specialist_but_only_a_named_one_can_be_saved(tmp_pa
 
 
 class WithAuxiliaryHead(nn.Module):
-    """As torchvision's GoogLeNet and Inception answer while they train."""
+    """A network that answers as torchvision's GoogLeNet and Inception do while they train."""
 
     class Answer(NamedTuple):
         logits: Tensor
@@ -163,7 +163,7 @@ def test_a_grey_state_dict(tmp_path: Path) -> None:
 
 
 class Bomb:
-    """Unpickling this writes a file."""
+    """An object that writes a file when it is unpickled."""
 
     target = Path(tempfile.gettempdir()) / "dmc-bomb"
 
@@ -223,7 +223,7 @@ def test_folders_that_are_not_models_say_so(tmp_path: Path) -> None:
 
 
 def fill_hub_cache(cache: Path, repo: str, files: dict[str, Path]) -> None:
-    """The hub client's cache as a download leaves it."""
+    """Fill the hub client's cache as a download would."""
     root = cache / f"models--{repo.replace('/', '--')}"
     snapshot = root / "snapshots" / ("0" * 40)
     snapshot.mkdir(parents=True)
@@ -304,7 +304,7 @@ def test_the_real_pretrained_network_answers_as_timm_does(real_data: Path, tmp_p
 
 
 def test_broken_images_that_lie_together_are_skipped_in_evaluation(tmp_path: Path) -> None:
-    """9% of all, but the first class has hardly anything else; a class of which nothing is left is an error."""
+    """They are 9% of all images, but most of the first class; a class without any image left is an error."""
     for name, count in (("a", 30), ("b", 270)):
         write_images(tmp_path / name, count)
     files = sorted((tmp_path / "a").iterdir())

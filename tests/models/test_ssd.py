@@ -1,4 +1,4 @@
-"""What is different about SSDs: a background class, a square, weights of their own normalisation."""
+"""What is different about SSDs: a background class, square images, a normalisation of their own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_ssd_scores_are_a_softmax_against_the_background() -> None:
 
 
 def test_the_best_finds_are_those_of_torchvisions_own_postprocessing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On made-up answers: those of random weights have ties, whose order nobody promises."""
+    """The answers are made up: random weights would give ties, whose order is not defined."""
     detector = Detector.untrained("ssdlite320_mobilenet_v3_large", "ab", weights=None)
     network: Any = detector.module.eval()
     images = torch.zeros((1, 3, 320, 320), dtype=torch.uint8)
@@ -84,7 +84,7 @@ def test_an_ssd_begins_with_the_weights_that_fit_its_normalisation(
 
 
 def test_an_ssd_without_a_class_takes_it_for_background() -> None:
-    """Of e^2, e^10 and e^-5 against e^0, what is left for a is e^2 in all of them: not in e^2 + e^0."""
+    """With odds of e^2, e^10 and e^-5 against e^0, the share of a is e^2 in the sum of all: not in e^2 + e^0."""
     network = Detector.architectures.create("ssdlite320_mobilenet_v3_large", 3)
     assert isinstance(network, OneStage)
     whole = Answers(torch.tensor([[[2.0, 10.0, -5.0]]]), torch.zeros(1, 1, 4), torch.zeros(1, 4), [1])

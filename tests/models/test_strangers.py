@@ -47,7 +47,7 @@ class Block(nn.Module):
 
 
 class PublicResNet(nn.Module):
-    """Tensors called `layer1.0.conv1.weight` and `linear.weight`."""
+    """A ResNet whose tensors are called `layer1.0.conv1.weight` and `linear.weight`."""
 
     def __init__(self, blocks: int, classes: int, option: str = "A", width: int = 16) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class PublicResNet(nn.Module):
 
 
 def public_resnet(*arguments: Any, **settings: Any) -> PublicResNet:
-    """With statistics and scales that no layer shares, so that none can be taken for another."""
+    """Make a network in which no two layers have the same statistics or scales, so that none passes for another."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         network = PublicResNet(*arguments, **settings)
@@ -81,7 +81,7 @@ def public_resnet(*arguments: Any, **settings: Any) -> PublicResNet:
 
 
 def saved(network: nn.Module, path: Path, **more: Any) -> Path:
-    """As the public training script does it."""
+    """Save a network as the public training script does."""
     state = {f"module.{key}": value for key, value in network.state_dict().items()}
     torch.save({"state_dict": state, "best_prec1": 91.7}, path, **more)
     return path
@@ -94,7 +94,7 @@ def names_file(folder: Path, count: int) -> Path:
 
 
 def same_answers(loaded: library.Specialist, network: nn.Module) -> None:
-    """But for the last bit: taking the mean and pooling round differently."""
+    """Expect equal logits but for the last bit: taking the mean and pooling round differently."""
     with torch.no_grad():
         torch.testing.assert_close(loaded.logits(PIXELS), network(loaded.preprocessing(PIXELS)), rtol=0, atol=1e-6)
 
@@ -121,7 +121,7 @@ def test_usual_names_are_understood_whatever_the_order(tmp_path: Path) -> None:
 
 
 def test_a_public_checkpoint_on_the_command_line(dmc: Dmc, tmp_path: Path) -> None:
-    """From a download to predictions and to a teacher; also as the beginning of a training."""
+    """It predicts, it teaches, and a training starts from it."""
     path = saved(public_resnet(1, 10), tmp_path / "r.th")
     teacher = f"{path},arch=cifar_resnet8,classes={names_file(tmp_path, 10)}"
     aux = write_images(tmp_path / "aux", 8)
@@ -142,7 +142,7 @@ def test_a_public_checkpoint_on_the_command_line(dmc: Dmc, tmp_path: Path) -> No
 
 
 def in_another_tongue(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Every layer has a name that nobody knows."""
+    """Rename every layer to something that no public implementation uses."""
     numbers: dict[str, int] = {}
     return {
         f"part{numbers.setdefault(key.rpartition('.')[0], len(numbers))}.{key.rpartition('.')[2]}": value
@@ -174,7 +174,7 @@ def test_tensors_that_agree_in_all_but_name_are_taken_in_order(dmc: Dmc, tmp_pat
 
 
 def swapped(state: dict[str, Tensor], suffix: str) -> dict[str, Tensor]:
-    """The two tensors of a norm in the other order."""
+    """Swap the two tensors of a norm."""
     keys = list(state)
     place = next(i for i, key in enumerate(keys) if key.endswith(suffix) and state[key].ndim == 1)
     keys[place], keys[place + 1] = keys[place + 1], keys[place]
@@ -182,7 +182,7 @@ def swapped(state: dict[str, Tensor], suffix: str) -> dict[str, Tensor]:
 
 
 def pre_activation(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """As a network names its tensors that normalises before it convolves: the same shapes and roles in order."""
+    """Rename tensors as in a network that normalises before it convolves: shapes and roles are the same, in order."""
     names = [key for key in state if not key.endswith("num_batches_tracked")]
     layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
     theirs = ["conv1"]
@@ -239,5 +239,5 @@ def test_zeros_in_another_place_are_another_network(tmp_path: Path) -> None:
     """A public family with these names fills up its shortcuts behind the channels, which no tensor shows."""
     state = public_resnet(1, 10).state_dict()
     torch.save({k.replace("conv1", "conv_a") if "layer" in k else k: v for k, v in state.items()}, tmp_path / "w.pth")
-    with pytest.raises(DmcError, match=r"'layer1\.0\.conv_a\.weight', shortcuts put all of their zeros behind"):
+    with pytest.raises(DmcError, match=r"'layer1\.0\.conv_a\.weight' pad their shortcuts with zeros behind"):
         load_specialist(tmp_path / "w.pth", "cifar_resnet8", [str(i) for i in range(10)])

@@ -40,7 +40,7 @@ def net(tmp_path: Path) -> Path:
 
 
 def was_run(folder: Path) -> bool:
-    """Since the last time."""
+    """Tell whether the file was run since the last call."""
     mark = folder / "was-run"
     there = mark.exists()
     mark.unlink(missing_ok=True)
@@ -87,7 +87,7 @@ def test_code_in_a_folder_is_not_run_by_surprise(
 
 
 def test_an_own_network_goes_all_the_way(dmc: Dmc, tmp_path: Path, net: Path, aux_folder: Path) -> None:
-    """Trained, merged with another one, and taught."""
+    """It is trained, merged with another one, and taught new classes."""
     arch = f"{net}:make_network"
     for name in "xyz":
         write_images(tmp_path / "data" / name, 4)

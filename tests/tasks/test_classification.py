@@ -58,7 +58,7 @@ def test_the_student_starts_at_random_and_teachers_do_not_change() -> None:
 
 
 def test_the_task_is_eq_3_on_the_teachers_targets() -> None:
-    """The loss against the formula, spelled out class by class."""
+    """The loss is compared with the formula, spelled out class by class."""
     old, new, student = tiny("ab", 1), tiny("cde", 2), tiny("abcde", 3)
     images = torch.from_numpy(NOISE[:2]).permute(0, 3, 1, 2)
     loss = Distillation(student, Teachers([old, new]), "l2", 1.0).losses(student.module, Batch(images, torch.zeros(2)))[
@@ -130,7 +130,7 @@ def test_specialists_learn_what_they_are_shown(labeled_folder: Path) -> None:
 
 def test_evaluation_matches_classes_by_name_and_counts_each(labeled_folder: Path) -> None:
     class Answer(nn.Module):
-        """Always says the second class."""
+        """A network that always answers with the second class."""
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.tensor([0.0, 1.0, 0.5]).expand(len(x), -1)

@@ -1,4 +1,4 @@
-"""Detectors as users handle them: networks, files, train, merge, learn, evaluate, look."""
+"""Detectors as users handle them: networks and files; train, merge, learn, evaluate, predict."""
 
 from __future__ import annotations
 
@@ -66,11 +66,11 @@ def test_overlapping_candidates_of_one_class_are_suppressed() -> None:
     assert found.labels_M.tolist() == [0, 1]  # another class may lie at the same place, and 0.01 is too little
     assert found.scores_M == pytest.approx([0.9, 0.7])
     found = suppressed(scores, boxes, boxes, lambda offsets, _: offsets, (100, 100), least=0.005)
-    assert found.scores_M == pytest.approx([0.9, 0.7, 0.01])  # unless less is asked for
+    assert found.scores_M == pytest.approx([0.9, 0.7, 0.01])  # unless a lower score is asked for
 
 
 def test_nothing_is_found_in_the_padding() -> None:
-    """Of an image of 40 x 30 pixels in a frame of 64 x 64, clipping leaves nothing of the second and third box."""
+    """Clipping to an image of 40 x 30 pixels in a frame of 64 x 64 leaves nothing of the second and third box."""
     boxes = torch.tensor([[30.0, 20, 60, 60], [45.0, 5, 60, 20], [5.0, 31, 20, 60]])
     found = suppressed(torch.full((3, 1), 0.9), boxes, boxes, lambda offsets, _: offsets, (30, 40))
     assert found.boxes_M4.tolist() == [[30, 20, 40, 30]]
@@ -109,7 +109,7 @@ def test_a_widened_detector_answers_as_before(arch: str) -> None:
 
 @pytest.mark.parametrize("arch", FAMILIES)
 def test_every_family_consolidates(arch: str, unlabeled: Path, tmp_path: Path) -> None:
-    """And the student comes closer to its teachers, in what it calls things and in where it sees them."""
+    """The student comes closer to its teachers in classes and in boxes."""
     schedule = dmc.Schedule(epochs=4, lr=1e-3, algorithm="adam", batch_size=4)
     teachers = [untrained("ab", arch), untrained("c", arch, seed=1)]
     size = 64 if "ssd" not in arch else None
@@ -178,7 +178,7 @@ def test_the_best_finds_are_those_of_torchvisions_own_postprocessing(arch: str) 
     detector = untrained("ab", arch)
     network: Any = detector.module.eval()
     with torch.no_grad():
-        for parameter in network.head.parameters():  # scores that differ: a fresh head gives 0.01 everywhere
+        for parameter in network.head.parameters():  # so that scores differ: a fresh head gives 0.01 everywhere
             parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     images = torch.randint(0, 256, (1, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
     ours = detector.detections(images, [(96, 96)])[0]
@@ -198,7 +198,7 @@ def test_the_best_finds_are_those_of_torchvisions_own_postprocessing(arch: str) 
 
 
 def test_a_broken_image_does_not_shift_the_others_truth(squares: Path, tmp_path: Path) -> None:
-    """A detector that sees the truth: perfect, whether images are held or streamed."""
+    """A detector that knows the truth is perfect, whether images are held in memory or streamed."""
     folder = shutil.copytree(squares, tmp_path / "squares")
     (folder / "JPEGImages" / "val_003.jpg").write_bytes(b"no image")
     scenes = open_annotated(f"{folder},split=val")
@@ -238,7 +238,7 @@ def test_a_broken_image_does_not_shift_the_others_truth(squares: Path, tmp_path:
 
 
 def test_false_alarms_are_counted_by_hand() -> None:
-    """Teacher one is sure of an `a`, teacher two of a `b` there as well; its second find has too low a score."""
+    """Teacher one is sure of an `a`, teacher two of a `b` in the same place; its second find has too low a score."""
     one = Detections(np.array([[0, 0, 10, 10]], "f4"), np.array([0.9], "f4"), np.array([0]))
     two = Detections(np.array([[0, 0, 10, 10], [50, 50, 60, 60]], "f4"), np.array([0.5, 0.2], "f4"), np.array([0, 0]))
     truth = as_objects([one, two], [(0,), (1,)], (64, 100))
@@ -247,7 +247,7 @@ def test_false_alarms_are_counted_by_hand() -> None:
     student = Detections(
         np.array([[1, 0, 10, 10], [0, 0, 10, 10], [50, 50, 60, 60], [50, 50, 60, 60]], "f4"),
         np.array([0.8, 0.7, 0.6, 0.1], "f4"),
-        np.array([0, 1, 1, 0]),  # right, right, where nobody is sure, and one that it is not sure of itself
+        np.array([0, 1, 1, 0]),  # right; right; no teacher is sure there; the student is not sure itself
     )
     assert false_alarms(student, truth) == 1
 
@@ -327,7 +327,7 @@ def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled:
     assert found["images"] == 20
     assert found["per_class"]["red"]["area"] > 0.5
     assert found["per_class"]["green"]["area"] > 0.5
-    assert found["per_class"]["blue"]["area"] > 0.2  # of a teacher with one class
+    assert found["per_class"]["blue"]["area"] > 0.2  # its teacher had one class
     assert found["data"].endswith("(val)")
     assert "VOC07 AP" in dmc("evaluate", tmp_path / "m", test).out
     image = squares / "JPEGImages" / "val_000.jpg"
@@ -349,7 +349,7 @@ def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled:
     assert none is None
     assert [sighting.box for sighting in same] == [sighting.box for sighting in one] != []
     scores = [found["score"] for found in answer["objects"]]
-    assert 0.001 <= min(scores) < MIN_SCORE  # below what counts in an evaluation
+    assert 0.001 <= min(scores) < MIN_SCORE  # below the scores that an evaluation counts
     for wrong, words in (
         (("--min-score", 1.1), "less than or equal to 1"),
         ((image, "--draw", tmp_path / "d"), "both would be drawn"),

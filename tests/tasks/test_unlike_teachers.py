@@ -1,4 +1,4 @@
-"""Two teachers whose logits differ in size: one drowns the other in the paper's form, and does not by default."""
+"""Two teachers whose logits differ in size: one drowns the other in the paper's form, but not by default."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAINT = 0.15
 
 @pytest.fixture(scope="module")
 def teachers() -> list[Specialist]:
-    """The second answers as surely as the first, but with numbers a seventh as large."""
+    """Give two teachers; the second answers as surely as the first, but its logits are a seventh as large."""
     data = digits(0, test=False)
     loud, faint = (
         as_specialist(dmc.train(data, keep=part, arch=ARCH, preprocessing=PREPROCESSING, schedule=QUICK))
@@ -60,7 +60,7 @@ def test_the_faint_teacher_is_drowned_in_the_papers_form_only(teachers: list[Spe
 
 
 def test_balanced_blocks_win_by_their_number_of_classes_on_unseen_images(teachers: list[Specialist]) -> None:
-    """Unlike numbers of classes, too: five and two."""
+    """The numbers of classes may differ: five and two."""
     cut = [teachers[0], teachers[1].keep(["5", "6"])]
     plan = ClassifierConsolidation(cut, letters(2000, 0), schedule=SHORT.changed({"epochs": 2}))
     assert plan.held_out == 200

@@ -1,4 +1,4 @@
-"""The command line: parses, calls the library, prints. Heavy imports happen inside the verbs."""
+"""The command line: parses, calls the library, prints. Each command imports what is slow to load only when it runs."""
 
 import json
 import logging
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 
 class Verbs(TyperGroup):
-    """The verbs, each of which may be interrupted: that says what was kept, and how to go on."""
+    """The commands. One that is interrupted says what it has kept, and how to continue."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -143,7 +143,7 @@ def evaluate(
     rename: Rename = None,
     as_json: AsJson = False,
 ) -> None:
-    """Accuracy on labeled images, or average precision on scenes, over all classes that the model knows."""
+    """Measure accuracy, or a detector's average precision, on labeled images, over all classes that the model knows."""
     import dmc
 
     result = dmc.evaluate(model, data, keep=names_from(keep), known=known, rename=new_names(rename))
@@ -185,7 +185,7 @@ def demo(
     seed: Seed = 0,
     as_json: AsJson = False,
 ) -> None:
-    """The whole story, offline: merge two digit specialists, or two digit detectors, by looking at letters."""
+    """Run the whole story offline: merge two digit classifiers, or two digit detectors, by looking at letters."""
     from dmc.demos import classification, detection
 
     story = {"classify": classification, "detect": detection}[task]
@@ -203,13 +203,13 @@ def bench(
     stream: Annotated[
         str, typer.Argument(metavar="STREAM", help="digits, icifar100, cub200, or a folder of train/ test/ aux/")
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder; finished cells in it are not run again")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder; runs that are finished in it are not repeated")],
     group_size: Annotated[
         int | None, typer.Option(min=1, help="Classes that arrive at a time [default: 10; digits 2]")
     ] = None,
-    methods: Annotated[str, typer.Option(help="Names, all, or your own FILE.py, separated by commas")] = "all",
+    methods: Annotated[str, typer.Option(help="Method names or your own FILE.py, separated by commas, or all")] = "all",
     orders: Orders = 5,
-    order: Annotated[int | None, typer.Option(min=0, help="Run only this order (one job of a scheduler)")] = None,
+    order: Annotated[int | None, typer.Option(min=0, help="Run only this class order, as one job of a cluster")] = None,
     profile: ProfileName = "paper",
     settings: Annotated[
         list[str] | None,
@@ -250,19 +250,19 @@ def bench(
 @app.command()
 def reproduce(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A recipe; --list shows all")] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder; recipes find in it what others made")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder; a recipe reuses what others left in it")] = Path(
         "reproduced"
     ),
     orders: Annotated[
         int | None, typer.Option(min=1, help="How many class orders, or seeds for detectors [default: 5; detectors 1]")
     ] = None,
     profile: ProfileName = "paper",
-    methods: Annotated[str, typer.Option(help="More methods, or your own FILE.py, separated by commas")] = "",
+    methods: Annotated[str, typer.Option(help="Further method names, or your own FILE.py, separated by commas")] = "",
     also: Annotated[
-        list[str] | None, typer.Option(help="Compare one more setting: 'My photos: {aux: photos/}'")
+        list[str] | None, typer.Option(help="Add one more variant to the comparison: 'My photos: {aux: photos/}'")
     ] = None,
     skip_missing: Annotated[
-        bool, typer.Option("--skip-missing", help="Leave out settings whose data is not there")
+        bool, typer.Option("--skip-missing", help="Leave out variants whose data is missing")
     ] = False,
     data_root: DataRoot = None,
     download: Download = False,
@@ -293,12 +293,12 @@ def reproduce(
 
 
 def typed_command() -> str:
-    """Give the command as it can be typed again."""
+    """Give the command that was typed, quoted so that it can be typed again."""
     return shlex.join(["dmc", *sys.argv[1:]])
 
 
 def announce(model: "Model", out: Path) -> None:
-    """What a finished run leaves behind, in a few lines."""
+    """Print what a finished run made: the model, its classes and its provenance."""
     print(f"{out}: {model.arch}, {counted(model.names)}, {model.parameter_count:,} parameters")
     print(f"  classes: {listed(model.names)}")
     for key, value in model.provenance.items():
@@ -333,18 +333,19 @@ class Notices(logging.Handler):
 
 
 def show_notices() -> None:
+    """Let `Notices`, and nothing else, print what the library logs."""
     notices = logging.getLogger("dmc")
     notices.handlers = [Notices()]
     notices.setLevel(logging.INFO)
 
 
 def main() -> None:
-    """Every error is one line, and exit status 2; `dmc` alone shows what there is."""
+    """Run the command line. Every error is one line and exit status 2; `dmc` alone shows the help."""
     show_notices()
     warnings.filterwarnings("ignore", module="PIL")  # odd EXIF data and the like: the pixels are what counts
     try:
         sys.exit(app(prog_name="dmc", standalone_mode=False))
-    except typer.TyperException as error:  # an option or a verb that is not there, a value that does not fit
+    except typer.TyperException as error:  # an unknown option or command, a value that does not fit
         print(error if len(sys.argv) == 1 else f"dmc: {error.format_message()}", file=sys.stderr)
     except DmcError as error:
         print(f"dmc: {error}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The command line's options: those of jobs come from `dmc.config`, those of files and folders are here."""
+"""The command line's options: a job's settings come from `dmc.config`, files, folders and classes are defined here."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from dmc.models.model import Model
 
 MODEL = (
-    "A saved folder, timm:NAME, torchvision:NAME, hf-hub:OWNER/NAME, or WEIGHTS,arch=NAME,classes=FILE. More settings: "
-    "size=32 mean=0.5/0.5/0.5 std=0.2/0.2/0.2 interpolation=bilinear crop_pct=0.875 output=sigmoid, with commas between"
+    "A saved folder, timm:NAME, torchvision:NAME, hf-hub:OWNER/NAME, or WEIGHTS,arch=NAME,classes=FILE. More settings, "
+    "separated by commas: size=32 mean=0.5/0.5/0.5 std=0.2/0.2/0.2 interpolation=bilinear crop_pct=0.875 output=sigmoid"
 )
 DATA = "Labeled images: a folder per class, parquet, npz, hf-hub:OWNER/NAME; for detectors a VOC folder or COCO file"
 Data = Annotated[str, typer.Argument(metavar="DATA", help=DATA)]
 OneModel = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL)]
 Models = Annotated[list[str], typer.Argument(metavar="A B [C ...]", help=f"Two or more teachers. {MODEL}")]
-AUX = "Unlabeled images: a folder, parquet, tar shards, npz, a glob, hf-hub:OWNER/NAME; repeat it to join several"
+AUX = "Unlabeled images: a folder, parquet, tar shards, npz, a glob, hf-hub:OWNER/NAME; repeat --aux to join several"
 Aux = Annotated[list[str], typer.Option(help=AUX)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; accuracies and probabilities are fractions")]
-Orders = Annotated[int, typer.Option(min=1, help="Class orders; order 0 is iCaRL's")]
+Orders = Annotated[int, typer.Option(min=1, help="Number of class orders; order 0 is iCaRL's")]
 ProfileName = Annotated[str, typer.Option(help="paper, lite or smoke")]
-DataRoot = Annotated[Path | None, typer.Option(envvar="DMC_DATA", help="Where the data sets are")]
+DataRoot = Annotated[Path | None, typer.Option(envvar="DMC_DATA", help="Folder of the data sets")]
 Download = Annotated[bool, typer.Option("--download", help="Download missing data where possible")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random")]
+Seed = Annotated[int, typer.Option(help="Random seed")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the result and its run")]
 Keep = Annotated[list[str] | None, typer.Option(help="Only these classes of the data: NAME,NAME,... or @FILE")]
-Known = Annotated[bool, typer.Option("--known", help="Only the classes that the model knows")]
+Known = Annotated[bool, typer.Option("--known", help="Leave out classes that the model does not know")]
 KeepOf = Annotated[
     list[str] | None, typer.Option(help="Only these classes of teacher N (1, 2, ...): N:NAME,NAME,... or N:@FILE")
 ]
@@ -51,7 +51,7 @@ Val = Annotated[str, typer.Option(help=VAL, show_default=False)]
 
 
 def settings_of(*owners: type[Config]) -> list[inspect.Parameter]:
-    """Make an option for each setting of some jobs that has a help text. What is not given stays None."""
+    """Make an option for each setting of some jobs that has a help text; one that is not typed is None."""
     return [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_option(name, field))
         for name, field in options_of(*owners)
@@ -59,13 +59,13 @@ def settings_of(*owners: type[Config]) -> list[inspect.Parameter]:
 
 
 def _option(name: str, field: FieldInfo) -> Any:
-    """Say type, limits, help and what holds without it, as typer wants to have it."""
+    """Describe a setting for typer: type, limits, help and default."""
     extra: Any = field.json_schema_extra
     default = f"{field.default:g}" if isinstance(field.default, float) else str(field.default)
     usual = extra["usual"] or ("" if default in ("None", "False") else default)
     limits = {kind: getattr(limit, kind) for limit in field.metadata for kind in ("ge", "le") if hasattr(limit, kind)}
     flag = f"--{extra['flag'] or name.replace('_', '-')}"
-    if field.annotation in (bool, bool | None) and field.default is not False:  # else there is nothing to switch off
+    if field.annotation in (bool, bool | None) and field.default is not False:  # what is off by default needs no --no-
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     kind: Any = str if field.annotation == int | float | str | None else field.annotation
     return Annotated[
@@ -81,7 +81,7 @@ def _option(name: str, field: FieldInfo) -> Any:
 
 
 def expands(*owners: type[Config]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a verb the options of some jobs: it receives those that were typed as `settings`."""
+    """Give a command the options of some jobs; it receives those that were typed as `settings`."""
 
     def decorate(verb: Callable[..., None]) -> Callable[..., None]:
         own = [p for p in inspect.signature(verb).parameters.values() if p.name != "settings"]
@@ -101,7 +101,7 @@ def expands(*owners: type[Config]) -> Callable[[Callable[..., None]], Callable[.
 
 
 def free_folder(out: Path, settings: Mapping[str, Any]) -> Path:
-    """Refuse a folder that cannot be written to, before anything is loaded."""
+    """Refuse a folder that cannot hold the result, before anything is loaded."""
     if out == Path():
         raise DmcError("--out is empty or the current folder; name a folder for the result")
     require_free(out, settings.get("resume", False))
@@ -109,7 +109,7 @@ def free_folder(out: Path, settings: Mapping[str, Any]) -> Path:
 
 
 def loaded_teachers(teachers: list[str], keep: list[str] | None, rename: list[str] | None) -> "list[Model]":
-    """Load the teachers, cut down and renamed as asked."""
+    """Load the teachers, then keep and rename their classes as the options say."""
     from dmc.api import load
 
     loaded = [load(teacher) for teacher in teachers]
@@ -133,7 +133,7 @@ def loaded_teachers(teachers: list[str], keep: list[str] | None, rename: list[st
 
 
 def _numbered(text: str, teachers: int) -> tuple[int | None, str]:
-    """`2:cat,dog` to teacher index 1 and the rest."""
+    """Split `2:cat,dog` into the teacher's index, 1, and the rest; without a number the index is None."""
     head, colon, rest = text.partition(":")
     if not (colon and head.isdigit()):
         return None, text
@@ -143,6 +143,7 @@ def _numbered(text: str, teachers: int) -> tuple[int | None, str]:
 
 
 def _old_and_new(pair: str, typed: str, form: str) -> tuple[str, str]:
+    """Split `OLD=NEW`; the error shows what was typed, and the form that it should have."""
     old, _, new = pair.partition("=")
     if not (old and new):
         raise DmcError(f"--rename {typed}: write {form}")
@@ -150,12 +151,12 @@ def _old_and_new(pair: str, typed: str, form: str) -> tuple[str, str]:
 
 
 def new_names(pairs: list[str] | None) -> dict[str, str]:
-    """`tabby=cat` as a mapping."""
+    """Turn texts such as `tabby=cat` into a mapping of old to new names."""
     return dict(_old_and_new(pair, pair, "OLD=NEW") for pair in pairs or [])
 
 
 def names_from(texts: list[str] | None) -> list[str] | None:
-    """Class names as typed, with commas between, or those of `@FILE`; `Classes.keep` takes the texts apart."""
+    """Give class names as they were typed, or those in `@FILE`; `Classes.keep` splits texts at commas."""
     if not texts:
         return None
     return [name for text in texts for name in (read_names(Path(text[1:])) if text.startswith("@") else [text])]

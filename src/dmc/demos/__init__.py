@@ -1,4 +1,4 @@
-"""The whole story, offline, for each kind of model."""
+"""The demos: the whole story, offline, once for each kind of model."""
 
 from dmc.extras import require_extra
 

@@ -16,7 +16,7 @@ from dmc.report.classification_demo import TITLES, Row, draw
 from dmc.tasks.classifier_consolidation import PAPER_FORM, consolidate
 from dmc.training.supervised import fit_labeled, train
 
-FOLDER = "dmc-demo"  # where nothing else is said
+FOLDER = "dmc-demo"  # the default
 OLD, NEW = tuple("01234"), tuple("56789")
 LETTERS = 8000
 ARCH = "cifar_resnet8"
@@ -27,7 +27,7 @@ UNLABELED = Schedule(epochs=12, shape="one-cycle", batch_size=64, flip=False)
 
 
 def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
-    """Fine-tuning, DMC, the two specialists side by side and joint training; with `out`, models and a picture."""
+    """Compare fine-tuning, DMC, two specialists side by side and joint training; save models and a picture in `out`."""
     folder = Path(out) if out is not None else None
     data, test, aux = digits(seed, test=False), digits(seed, test=True), letters(LETTERS, seed)
     old_data, new_data = data.keep(OLD), data.keep(NEW)
@@ -59,6 +59,7 @@ def _row(method: str, model: Specialist | Teachers, test: Source, images_seen: i
 
 
 def as_table(rows: Sequence[Row]) -> str:
+    """Give the demo's table as text."""
     lines = [f"{'accuracy on':18} {'0-4':>6} {'5-9':>6} {'all':>6} {'parameters':>11} {'images seen':>12}"]
     lines += [
         f"{TITLES[r.method]:18} {r.old:6.1%} {r.new:6.1%} {r.all:6.1%} {r.parameters:11,} {r.images_seen:12,}"
@@ -68,4 +69,5 @@ def as_table(rows: Sequence[Row]) -> str:
 
 
 def as_dict(rows: Sequence[Row]) -> dict[str, dict[str, float]]:
+    """Give the demo's numbers in a form that JSON can hold."""
     return {row.method: {"old": row.old, "new": row.new, "all": row.all} for row in rows}

@@ -15,7 +15,7 @@ from dmc.models.detector import Detector
 from dmc.tasks.detector_consolidation import consolidate
 from dmc.training.detection import train
 
-FOLDER = "dmc-demo-detect"  # where nothing else is said
+FOLDER = "dmc-demo-detect"  # the default
 OLD, NEW = tuple("01234"), tuple("56789")
 ARCH = "retinanet:timm/test_resnet,width=32,depth=2,scale=2"
 SCENES, UNLABELED, TESTED = 1200, 2400, 300
@@ -25,7 +25,7 @@ UNLABELED_SCHEDULE = LABELED_SCHEDULE.changed({"epochs": 8})
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the demo's table: VOC07 mean average precision, as a fraction; None where a class is not known."""
+    """One line of the demo's table: VOC07 mAP on old and new digits, as a fraction; None for unknown digits."""
 
     model: str
     old: float | None
@@ -34,7 +34,7 @@ class Row:
 
 
 def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
-    """The two detectors, both side by side, and the merged one; with `out`, models and a contact sheet."""
+    """Compare two detectors, both side by side, and the merged one; save models and a contact sheet in `out`."""
     folder = Path(out) if out is not None else None
     test = digit_scenes(TESTED, OLD + NEW, seed + 1000, test=True)
 
@@ -83,6 +83,8 @@ def _row(name: str, model: Detector | DetectorTeachers, test: DetectionImages) -
 
 
 def as_table(rows: Sequence[Row]) -> str:
+    """Give the demo's table as text."""
+
     def cell(value: float | None) -> str:
         return f"{value:6.1%}" if value is not None else "     -"
 
@@ -92,4 +94,5 @@ def as_table(rows: Sequence[Row]) -> str:
 
 
 def as_dict(rows: Sequence[Row]) -> dict[str, dict[str, float | None]]:
+    """Give the demo's numbers in a form that JSON can hold."""
     return {row.model: {"old": row.old, "new": row.new, "parameters": row.parameters} for row in rows}

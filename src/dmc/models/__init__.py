@@ -1,4 +1,4 @@
-"""Models, and the architectures of classifiers by name. Each kind of model registers where it is imported: here."""
+"""Models, and the architectures of classifiers by name. Importing a kind of model registers it; that happens here."""
 
 from dmc.models.architectures import create, default_preprocessing, known_architecture
 from dmc.models.cifar_resnet import register_with_timm

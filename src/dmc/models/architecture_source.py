@@ -1,4 +1,4 @@
-"""Where networks come from: an `ArchitectureSource` for each place, `Architectures` for those of one kind of model."""
+"""Where networks come from: `ArchitectureSource` is one place, `Architectures` are all places of one kind of model."""
 
 from __future__ import annotations
 
@@ -20,68 +20,68 @@ class Trained(NamedTuple):
     module: nn.Module
     arch: str
     preprocessing: Preprocessing
-    labels: Sequence[str]  # empty where nobody wrote them down
+    labels: Sequence[str]  # empty if the source does not tell
     width: int  # the number of its outputs
     provenance: Mapping[str, Any]
-    columns: Sequence[int] | None = None  # the output of each label; None: all of them, in their order
-    output: str | None = None  # what its logits mean; None: what is usual for its kind
+    columns: Sequence[int] | None = None  # the output of each label; None: all outputs in order
+    output: str | None = None  # what its logits mean; None: the usual for its kind
 
 
 class ArchitectureSource(ABC):
-    """The names that one place knows, how it makes their networks, what they see, and which weights there are."""
+    """One place that networks come from: its names, how to make them, their preprocessing and weights."""
 
     scheme: ClassVar[str | None] = None  # `SCHEME:NAME` is a model that was released with its weights
-    settings: ClassVar[tuple[str, ...]] = ()  # that may follow a name: `NAME,width=64`
-    usage: ClassVar[str] = ""  # its names, for a user who gave another
+    settings: ClassVar[tuple[str, ...]] = ()  # what may follow a name: `NAME,width=64`
+    usage: ClassVar[str] = ""  # its names, for the error about an unknown one
     has_imagenet_weights: ClassVar[bool] = True
-    runs_code: ClassVar[bool] = False  # of whoever saved a model, so that whoever loads it must name the code
+    runs_code: ClassVar[bool] = False  # a saved model brings code, which whoever loads it must name to run it
 
     @abstractmethod
     def claims(self, arch: str) -> bool:
-        """Tell whether a name is this source's, to make or to refuse."""
+        """Tell whether a name belongs to this source, also if it will be refused."""
 
     def bare(self, arch: str) -> str:
         """Strip the scheme off a name."""
         return arch.removeprefix(f"{self.scheme}:")
 
     def canonical(self, arch: str) -> str:
-        """Spell a name as it is saved, or refuse it with the nearest one."""
+        """Spell a name as models are saved with it; refuse an unknown name."""
         return arch
 
     @abstractmethod
     def create(self, arch: str, num_classes: int, channels: int, weights: str | None) -> nn.Module:
-        """Make a network with random outputs; its other weights are random (None), `imagenet`, or a file's."""
+        """Make a network with a random output layer; its other weights are random (None), `imagenet`, or a file's."""
 
     def preprocessing(self, arch: str) -> Preprocessing:
-        """Say what the architecture was designed to see."""
+        """Give the preprocessing that the architecture was designed for."""
         return Preprocessing()
 
     def released(self, arch: str) -> Trained:
-        """Get the model behind `SCHEME:NAME`."""
+        """Get the network that was released as `SCHEME:NAME`, with its weights."""
         raise NotImplementedError
 
     def begun_at_random(self, arch: str) -> str:
-        """Name the architecture of a network whose weights are all random."""
+        """Name the architecture to use if all weights are random."""
         return arch
 
     def keep(self, arch: str, folder: Path) -> str:
-        """Put what else the network is made of into a model's folder; return its name there."""
+        """Copy the network's code, if it has any, into a model's folder; return the architecture's name there."""
         return arch
 
     def reopen(self, arch: str, given: str | None, folder: Path, model: str) -> str:
-        """Name the architecture of a saved model; `given` is what the user calls it."""
+        """Name the architecture of a saved model; `given` is the user's name for it, or None."""
         return arch
 
 
 class ClassifierSource(ArchitectureSource):
-    """A source of networks that answer with one logit for each class."""
+    """A source of networks that give one logit for each class."""
 
     @abstractmethod
     def random(self, arch: str, num_classes: int, channels: int) -> nn.Module:
         """Make a network with random weights."""
 
     def pretrained(self, arch: str, num_classes: int, channels: int) -> nn.Module:
-        """Make a network with ImageNet's weights, but for its outputs."""
+        """Make a network with ImageNet's weights and a random output layer."""
         raise DmcError(f"there are no ImageNet weights of {arch}; give a file of weights, or none")
 
     def create(self, arch: str, num_classes: int, channels: int, weights: str | None) -> nn.Module:
@@ -94,41 +94,41 @@ class ClassifierSource(ArchitectureSource):
 
 
 class Architectures:
-    """The sources of one kind of model; a name belongs to the first that claims it."""
+    """The sources of one kind of model; a name belongs to the first source that claims it."""
 
     def __init__(self, what: str, *sources: ArchitectureSource) -> None:
-        """`what` is the word for one of them in an error."""
+        """Join sources; `what` is the word for an architecture in errors."""
         self.what, self.sources = what, sources
 
     def claims(self, arch: str) -> bool:
         return any(source.claims(arch) for source in self.sources)
 
     def find(self, arch: str) -> ArchitectureSource:
-        """Find the source of an architecture."""
+        """Find the source of an architecture; refuse a name that none claims."""
         for source in self.sources:
             if source.claims(arch):
                 return source
         raise DmcError(f"unknown {self.what} {arch!r}: use {', '.join(source.usage for source in self.sources)}")
 
     def known(self, arch: str) -> str:
-        """Spell a name as it is saved, or refuse it with the nearest one."""
+        """Spell a name as models are saved with it; refuse an unknown name."""
         return self.find(arch).canonical(arch)
 
     def means(self, given: str, arch: str) -> bool:
-        """Tell whether the name that a user gives is that of an architecture."""
+        """Tell whether the name that a user gives means this architecture."""
         return self.claims(given) and self.known(given) == arch
 
     def create(self, arch: str, num_classes: int, channels: int = 3, weights: str | None = None) -> nn.Module:
-        """Make a network with random outputs; its other weights are random (None), `imagenet`, or a file's."""
+        """Make a network with a random output layer; its other weights are random (None), `imagenet`, or a file's."""
         arch = self.known(arch)
         return self.find(arch).create(arch, num_classes, channels, weights)
 
     def preprocessing(self, arch: str) -> Preprocessing:
-        """Say what the architecture was designed to see, as its library states it."""
+        """Give the preprocessing that the architecture was designed for, as its library states it."""
         arch = self.known(arch)
         return self.find(arch).preprocessing(arch)
 
     @property
     def settings(self) -> tuple[str, ...]:
-        """What may follow an architecture's name."""
+        """The settings that may follow an architecture's name."""
         return tuple(dict.fromkeys(setting for source in self.sources for setting in source.settings))

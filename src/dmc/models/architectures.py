@@ -1,7 +1,7 @@
 """The architectures of classifiers, by name.
 
-`cifar_resnet32` (any depth 6n+2), `torchvision:NAME`, `FILE.py:FUNCTION`, and every other name is timm's. Another
-source is another file and a place in this list, before timm's.
+`cifar_resnet32` (any depth 6n+2), `torchvision:NAME`, `FILE.py:FUNCTION`; every other name is timm's. To add a source,
+write a file for it and list it here, before timm.
 """
 
 from __future__ import annotations

@@ -22,13 +22,13 @@ USUAL_BLOCKS = re.compile(r"^(?:layer|stage)_?([123])\.(\d+)\.")
 
 
 class BasicBlock(nn.Module):
-    def __init__(self, inside: int, outside: int, stride: int) -> None:
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inside, outside, 3, stride, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(outside)
-        self.conv2 = nn.Conv2d(outside, outside, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(outside)
-        self.stride, self.added_channels = stride, outside - inside
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out_channels)
+        self.stride, self.added_channels = stride, out_channels - in_channels
 
     def forward(self, x: Tensor) -> Tensor:
         out = F.relu(self.bn1(self.conv1(x)), inplace=True)
@@ -40,7 +40,7 @@ class BasicBlock(nn.Module):
 
 
 class CifarResNet(nn.Module):
-    """Has the parts of timm's interface that others build on: `forward_features`, `reset_classifier`, ..."""
+    """A ResNet with the parts of timm's interface that other code uses: `forward_features`, `reset_classifier`, ..."""
 
     def __init__(self, depth: int, num_classes: int = 100, in_chans: int = 3) -> None:
         super().__init__()
@@ -75,11 +75,11 @@ class CifarResNet(nn.Module):
         return self.forward_head(self.forward_features(x))
 
     def own_name(self, name: str) -> str:
-        """What a tensor is called here that public implementations call `layer2.0.conv1.weight` or `linear.bias`."""
+        """Give the name here of a tensor that public implementations call `layer2.0.conv1.weight` or `linear.bias`."""
         if ".conv_a." in name:  # no tensor shows where a shortcut puts its zeros, but these names do
             raise DmcError(
-                f"with names such as {name!r}, shortcuts put all of their zeros behind the channels, "
-                f"and those of cifar_resnet{self.depth} on both sides"
+                f"networks with names such as {name!r} pad their shortcuts with zeros behind the channels, "
+                f"cifar_resnet{self.depth} pads them on both sides"
             )
         block = USUAL_BLOCKS.match(name)
         blocks = len(self.blocks) // 3
@@ -96,7 +96,7 @@ class CifarResNet(nn.Module):
 
 
 class CifarResNets(ClassifierSource):
-    """`cifar_resnet32`, any depth 6n+2; also papers' `resnet32`, where timm has no network of that name."""
+    """`cifar_resnet32`, any depth 6n+2; also `resnet32`, as papers write, where timm has no network of that name."""
 
     has_imagenet_weights = False
 

@@ -1,4 +1,4 @@
-"""A detector, the names of its classes and what it wants to see; saved and loaded like a classifier."""
+"""A detector with its class names and preprocessing; saved and loaded like a classifier."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from dmc.models.retinanet import RetinaNetFamily
 from dmc.models.ssd import SsdFamily
 
 MIN_SCORE, CANDIDATES, MAX_DETECTIONS, NMS = 0.05, 1000, 300, 0.5
-Decode = Callable[[Tensor, Tensor], Tensor]  # box offsets and their anchors to corners in pixels
+Decode = Callable[[Tensor, Tensor], Tensor]  # turns box offsets and their anchors into corners in pixels
 
 
 class Detector(Model):
-    """Its module answers an image with logits and boxes for each anchor: see `dmc.models.one_stage`."""
+    """A detector, whose module gives logits and a box for each anchor of an image: see `dmc.models.one_stage`."""
 
     pipeline_tag, singular, outputs = "object-detection", "detector", ("sigmoid",)
     architectures = Architectures("detector", RetinaNetFamily(), FcosFamily(), SsdFamily())
@@ -39,7 +39,7 @@ class Detector(Model):
         seed: int = 0,
         weights: str | None = "imagenet",
     ) -> Self:
-        """Random heads on a backbone with ImageNet weights, with those of a file, or with random ones (None)."""
+        """Make a detector with random heads; its backbone's weights are `imagenet`, a file's, or random (None)."""
         arch = cls.architectures.known(arch)
         if weights is None:
             arch = cls.architectures.find(arch).begun_at_random(arch)
@@ -51,6 +51,7 @@ class Detector(Model):
 
     @property
     def network(self) -> OneStage:
+        """The module, which has to be a one-stage detector."""
         if not isinstance(self.module, OneStage):
             raise DmcError(f"{self.name} is no one-stage detector that dmc knows")
         return self.module
@@ -74,27 +75,30 @@ class Detector(Model):
             )
 
     def answers(self, images_N3HW: Tensor) -> Answers:
-        """uint8 RGB images of one shape to an answer for each anchor."""
+        """Give logits and boxes for each anchor of uint8 RGB images, which have one shape."""
         found: Answers = self.module(self.preprocessing.normalised(images_N3HW.to(self.device)))
         if self.classes.whole:
             return found
         return self.network.kept(found, self.classes.columns)
 
     def scores(self, answers: Answers) -> Tensor:
-        """The probability of each class at each anchor."""
+        """Give the probability of each class at each anchor."""
         return self.network.scores(answers.logits_NAK, answers.boxes_NAB)
 
     def detections(
         self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], least: float = MIN_SCORE
     ) -> list[Detections]:
-        """What it finds in each image with more than the least score, in the batch's pixels, best first."""
+        """Find the objects in each image that score more than `least`, in the batch's pixels, best first.
+
+        `sizes` are height and width of each image without its padding.
+        """
         with torch.no_grad():
             answers = self.answers(images_N3HW)
             self.require_finite(answers.logits_NAK)
             return found_in(answers, self.scores(answers), self.network.decoded, sizes, least)
 
     def _copy_outputs(self, narrow: Tensor, wide: Tensor, grown: Self) -> None:
-        """A class head has its outputs anchor by anchor."""
+        """Copy the outputs anchor by anchor: each anchor has an output for each class."""
         old, new = (len(model.names) + model.network.background for model in (self, grown))
         wide.view(-1, new, *wide.shape[1:])[:, :old] = narrow.view(-1, old, *wide.shape[1:])
 
@@ -102,7 +106,7 @@ class Detector(Model):
 def found_in(
     answers: Answers, scores_NAK: Tensor, decode: Decode, sizes: Sequence[tuple[int, int]], least: float
 ) -> list[Detections]:
-    """What is found in each image of a batch."""
+    """Find the objects in each image of a batch."""
     images = zip(scores_NAK, answers.boxes_NAB, sizes, strict=True)
     return [suppressed(scores, boxes, answers.anchors_A4, decode, size, least) for scores, boxes, size in images]
 
@@ -115,13 +119,13 @@ def suppressed(
     size: tuple[int, int],
     least: float = MIN_SCORE,
 ) -> Detections:
-    """The best candidates of an image, without those that overlap a better one of the same class."""
+    """Give the best candidates of an image, without those that overlap a better one of the same class."""
     flat = scores_AK.flatten()
     likely = (flat > least).nonzero().flatten()
     best = likely[flat[likely].topk(min(CANDIDATES, len(likely))).indices]
     places, labels_M = best // scores_AK.shape[1], best % scores_AK.shape[1]
     boxes_M4 = clip_boxes_to_image(decode(boxes_AB[places], anchors_A4[places]), size)
     scores_M = flat[best]
-    inside = remove_small_boxes(boxes_M4, 1e-3)  # of one in the padding nothing is left
+    inside = remove_small_boxes(boxes_M4, 1e-3)  # clipping leaves nothing of a box in the padding
     kept = inside[batched_nms(boxes_M4[inside], scores_M[inside], labels_M[inside], NMS)][:MAX_DETECTIONS]
     return Detections(boxes_M4[kept].cpu().numpy(), scores_M[kept].cpu().numpy(), labels_M[kept].cpu().numpy())

@@ -1,4 +1,4 @@
-"""FCOS (Tian et al. 2019): no anchors but points, and how central each is."""
+"""FCOS (Tian et al. 2019): points instead of anchors, and a center-ness for each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class FcosDetector(OneStage, FCOS):  # type: ignore[misc]
 
 
 class FcosFamily(PyramidFamily):
-    """One point at each place, a square of the stride's size around it."""
+    """Detectors with one point at each place; a square of the stride's size around it is its anchor."""
 
     prefix, pattern = "fcos", f"fcos{BACKBONES}"
     settings = ("width", "depth", "norm")
@@ -43,7 +43,7 @@ class FcosFamily(PyramidFamily):
 
     def plan(self, arch: str) -> PyramidSettings:
         plan = super().plan(arch)
-        if plan.width < 64 or plan.width % 32:  # a group of one would be all 0
+        if plan.width < 64 or plan.width % 32:  # a group of one channel would be all 0 where a level has one place
             raise DmcError(
                 f"{arch}: FCOS normalises its heads in 32 groups, so width must be a multiple of 32, at least 64"
             )

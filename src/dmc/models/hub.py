@@ -1,4 +1,4 @@
-"""Downloads by other people's clients: without their chatter, and without waiting for a network that is not there."""
+"""Downloads by other libraries' clients, without their chatter, and without waiting for a network that is not there."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from dmc.errors import DmcError, first_line
 
 @contextmanager
 def downloading(what: str, hint: str = "") -> Iterator[None]:
-    """For a block that gets `what` from the hub, itself or through timm; whatever goes wrong becomes one line.
+    """Surround a block that gets `what` from the hub, itself or through timm; any failure becomes a one-line error.
 
-    The client tries a host that it cannot reach for half a minute, file by file. Here it is asked once, and then goes
-    by what was downloaded before.
+    For each file, the client tries a host that it cannot reach for half a minute. Here the host is tried once; if it
+    cannot be reached, the client uses what was downloaded before.
     """
     from huggingface_hub import constants
 
@@ -34,7 +34,7 @@ def downloading(what: str, hint: str = "") -> Iterator[None]:
 
 
 def _reachable() -> bool:
-    """By the client's own session, which knows of proxies and mirrors."""
+    """Try to reach the hub, by the client's own session, which knows of proxies and mirrors."""
     from huggingface_hub import constants, get_session
 
     try:
@@ -46,7 +46,7 @@ def _reachable() -> bool:
 
 @contextmanager
 def quiet(library: str) -> Iterator[None]:
-    """Only its errors are heard."""
+    """Let a library log nothing but errors while a block runs."""
     logger = logging.getLogger(library)
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""`dmc.load`: a model of any kind from wherever it may live. Nothing is ever unpickled into objects."""
+"""Load a model of any kind from wherever it may be (`dmc.load`). Nothing is ever unpickled into objects."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from dmc.models.weights import WEIGHT_FILES, fill, read_weights, weights_in
 from dmc.specs import split_spec
 
 SETTINGS = ("arch", "classes", "output", "size", "mean", "std", "interpolation", "crop_pct")
-WRITTEN = ("num_classes", "label_names", "pretrained_cfg", "architecture")  # in every config.json of ours
+WRITTEN = ("num_classes", "label_names", "pretrained_cfg", "architecture")  # keys of each config.json that dmc writes
 HUB = "hf-hub:"
 
 
@@ -36,8 +36,8 @@ def load(
     """Load a saved folder, `timm:NAME`, `hf-hub:OWNER/NAME`, `torchvision:NAME`, or a state dict file.
 
     A state dict (`.safetensors`, `.pt`, `.pth`) needs `arch` and `classes`: names, a file with a name on each
-    line, or `"imagenet-1k"`. As text, settings follow the source: `old.pth,arch=resnet32,classes=old.txt`.
-    A folder with code in it, `net.py:make_network`, wants that named as its `arch`, since the code is run.
+    line, or `"imagenet-1k"`. Settings may also follow the source as text: `old.pth,arch=resnet32,classes=old.txt`.
+    For a folder that was saved with code, `arch` must name that code, `net.py:make_network`, since it is run.
     """
     if isinstance(source, Model):
         return source
@@ -48,18 +48,18 @@ def load(
     output = output or cast(Output | None, settings.get("output"))
     given = Given(",".join(filter(None, parts)) or None, names, preprocessing, output, settings)
     kind, trained = _find(path, given)
-    split_spec(str(source), (*SETTINGS, *kind.architectures.settings))  # refuses those of other kinds
+    split_spec(str(source), (*SETTINGS, *kind.architectures.settings))  # refuses settings of other kinds
     return given.model(kind, trained, path)
 
 
 def class_for(arch: str) -> type[Model]:
-    """Find the kind of model that an architecture's name means; a name that no kind claims is a classifier's."""
+    """Find the kind of model by its architecture's name; a name that no kind claims is a classifier's."""
     return next((kind for kind in MODELS.values() if kind.claims(arch)), Specialist)
 
 
 @dataclass(frozen=True)
 class Given:
-    """What the user says about a model."""
+    """What the user says about a model to load; None: nothing."""
 
     arch: str | None
     names: Sequence[str] | None
@@ -68,11 +68,11 @@ class Given:
     settings: Mapping[str, str]
 
     def model(self, kind: type[Model], trained: Trained, name: str) -> Model:
-        """Make the model, or refuse what is given and does not fit it."""
+        """Make the model; refuse what the user gave if it does not fit."""
         if self.output is not None and len(kind.outputs) == 1:
             always = f"its output is always {kind.outputs[0]}"
             raise DmcError(f"{name} is a {kind.singular}: {always}, so output= is not a setting of it")
-        code_named = kind.architectures.find(trained.arch).runs_code  # by whoever gave it as the architecture
+        code_named = kind.architectures.find(trained.arch).runs_code  # the user gave the code's name as `arch`
         if self.arch and not code_named and not kind.architectures.means(self.arch, trained.arch):
             raise DmcError(f"{name} is a {trained.arch}; an architecture is given for state dicts only")
         labels, columns = tuple(trained.labels), tuple(trained.columns or range(len(trained.labels)))
@@ -82,7 +82,7 @@ class Given:
         return kind(trained.module, classes, preprocessing, output, trained.arch, name, trained.provenance)
 
     def shown(self, usual: Preprocessing, name: str) -> Preprocessing:
-        """Choose what the model sees: the usual, what is given instead, or some of it: `size=64,mean=0.5/0.5/0.5`."""
+        """Choose the preprocessing: the given or usual one, with values changed as in `size=64,mean=0.5/0.5/0.5`."""
         usual, settings = self.preprocessing or usual, self.settings
 
         def numbers(key: str, default: tuple[float, ...]) -> tuple[float, ...]:
@@ -101,7 +101,7 @@ class Given:
 
 
 def _find(path: str, given: Given) -> tuple[type[Model], Trained]:
-    """Find the trained network that a text means, and the kind of model that it is."""
+    """Get the trained network that a text means, and its kind of model."""
     if path.startswith(HUB):
         return _from_folder(_download(path.removeprefix(HUB)), path, given)
     kind = class_for(path)
@@ -153,7 +153,7 @@ def _read_config(folder: Path, name: str) -> dict[str, Any]:
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
-        begun = any((folder / place / "run.json").exists() for place in (".", "specialist"))  # the latter: `learn`
+        begun = any((folder / place / "run.json").exists() for place in (".", "specialist"))  # `learn` trains one there
         unfinished = "holds a run that is not finished: resume it first" if begun else ""
         raise DmcError(f"{name} {unfinished or 'is not a model folder: it has no config.json'}") from None
     except (OSError, ValueError) as error:

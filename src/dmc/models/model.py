@@ -1,4 +1,4 @@
-"""A model, the names of its classes and what it wants to see: what all kinds of models have in common.
+"""A network with its class names and preprocessing: what all kinds of models have in common.
 
 On disk it is a folder: `model.safetensors`, `config.json` (timm's format with one more section) and a model card.
 """
@@ -28,16 +28,16 @@ from dmc.files import replacing, umask, write_text
 from dmc.models.architecture_source import Architectures
 from dmc.seeds import seed_for
 
-AnyModel = TypeVar("AnyModel", bound="Model")  # of one kind: classifiers or detectors
+AnyModel = TypeVar("AnyModel", bound="Model")  # one kind of model, such as a classifier
 MODELS: dict[str, type[Model]] = {}  # every kind, by its pipeline tag
 
 
 class Model(ABC):
-    """A module, class names, preprocessing, a place on disk. A subclass with a `pipeline_tag` is a kind of its own."""
+    """A network, its class names and its preprocessing. A subclass with a `pipeline_tag` is a kind of its own."""
 
-    pipeline_tag: ClassVar[str]  # the hub's word for what it does
+    pipeline_tag: ClassVar[str]  # the hub's word for its task
     singular: ClassVar[str]  # what one is called in messages
-    architectures: ClassVar[Architectures]  # what its modules may be
+    architectures: ClassVar[Architectures]  # that its networks may have
     outputs: ClassVar[tuple[Output, ...]] = get_args(Output)  # what its logits may mean, the usual first
     library_name: ClassVar[str] = "deep-model-consolidation"  # the library that can open a saved one, for its card
 
@@ -72,7 +72,7 @@ class Model(ABC):
 
     @classmethod
     def labels(cls, known: Sequence[str], given: Sequence[str] | None, width: int, name: str) -> Sequence[str]:
-        """Choose the class names of a network that was saved or released: `known` came with it."""
+        """Choose the class names of a saved or released network: `known` came with it, `given` came from the user."""
         if given is not None:
             raise DmcError(f"{name} knows its architecture and its classes; they are given for state dicts only")
         return known
@@ -87,7 +87,7 @@ class Model(ABC):
         seed: int,
         weights: str | None = None,
     ) -> Self:
-        """Make an untrained model; what is random about its weights is a function of the seed."""
+        """Make an untrained model; its random weights are a function of the seed."""
         arch = cls.architectures.known(arch)
         preprocessing = preprocessing or cls.architectures.preprocessing(arch)
         classes = Classes.of(names)
@@ -97,7 +97,7 @@ class Model(ABC):
         return cls(module, classes, preprocessing, output, arch, name=arch)
 
     def widened(self, names: Iterable[str], seed: int = 0) -> Self:
-        """Copy it with outputs for more classes: the old ones answer as before, the new ones at random."""
+        """Copy the model with outputs for more classes: the old ones answer as before, the new ones at random."""
         if self.arch is None or not self.classes.whole:
             raise DmcError(f"{self.name} cannot grow: it needs an architecture name and all of its own classes")
         wide = self._begun(self.arch, (*self.names, *names), self.preprocessing, self.output, seed)
@@ -112,11 +112,11 @@ class Model(ABC):
         return wide
 
     def _copy_outputs(self, narrow: Tensor, wide: Tensor, grown: Self) -> None:
-        """Copy a tensor with a row for each class to that of a model with more classes."""
+        """Copy a tensor with a row for each class into that of a model with more classes."""
         wide[: len(narrow)] = narrow
 
     def require_arch(self) -> str:
-        """For others to be built like it."""
+        """Give the architecture's name; refuse a model without one, since no student can be built like it."""
         if self.arch is None:
             raise DmcError(f"{self.name} has no architecture name; say which one the student has (arch)")
         return self.arch
@@ -128,11 +128,11 @@ class Model(ABC):
     @property
     @abstractmethod
     def transform(self) -> Transform:
-        """How an image is shaped for it."""
+        """How an image is resized and cropped for the network."""
 
     @abstractmethod
     def blank(self) -> Tensor:
-        """An image with nothing on it, as the module takes it."""
+        """Make a blank image in the form that the module takes."""
 
     def __repr__(self) -> str:
         arch = self.arch or type(self.module).__name__
@@ -140,6 +140,7 @@ class Model(ABC):
 
     @property
     def names(self) -> tuple[str, ...]:
+        """The class names, in the order of the logits."""
         return self.classes.names
 
     @property
@@ -151,34 +152,35 @@ class Model(ABC):
         return sum(p.numel() for p in self.module.parameters())
 
     def to(self, device: torch.device) -> Self:
+        """Move the module, in place, to a device and to the memory format that convolutions prefer."""
         self.module.to(device).to(memory_format=torch.channels_last)
         return self
 
     def keep(self, names: Iterable[str]) -> Self:
-        """The same network, answering with these classes only."""
+        """Give the same network with these classes only."""
         return self._with(self.classes.keep(names, self.name))
 
     def rename(self, new_names: Mapping[str, str]) -> Self:
-        """The same network under other class names: `{"automobile": "car"}`."""
+        """Give the same network with other class names: `{"automobile": "car"}`."""
         return self._with(self.classes.rename(new_names, self.name))
 
     def _with(self, classes: Classes) -> Self:
         return type(self)(self.module, classes, self.preprocessing, self.output, self.arch, self.name, self.provenance)
 
     def answering_with(self, module: nn.Module) -> Self:
-        """The same model, asked through another module that computes the same."""
+        """Give the same model with another module that computes the same, such as the loop's own."""
         twin = copy.copy(self)
         twin.module = module
         return twin
 
     def require_finite(self, logits: Tensor) -> None:
-        """Refuse answers that nobody could learn from."""
+        """Refuse logits that are infinite or not a number: nobody could learn from them."""
         if not torch.isfinite(logits).all():
             raise DmcError(f"{self.name} gives logits that are not finite; its weights are broken")
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All but the weights, for a run's configuration."""
+        """Everything but the weights, as run.json holds it."""
         return {
             "arch": self.arch,
             "classes": list(self.names),
@@ -188,7 +190,7 @@ class Model(ABC):
 
     @property
     def fingerprint(self) -> str:
-        """Identifies the weights and what their outputs mean."""
+        """A hash of the weights and of what their outputs mean."""
         digest = hashlib.sha256(repr((self.classes, self.preprocessing, self.output)).encode())
         for key, value in sorted(self.module.state_dict().items()):
             digest.update(key.encode())
@@ -271,7 +273,7 @@ class Model(ABC):
 
 
 def require(model: Model, kind: type[AnyModel]) -> AnyModel:
-    """Refuse a model of another kind."""
+    """Give the model back with its type; refuse a model of another kind."""
     if not isinstance(model, kind):
         raise DmcError(f"{model.name} is a {model.singular}; a {kind.singular} is needed here")
     return model

@@ -24,32 +24,32 @@ Targets = Sequence[Mapping[str, Tensor]]  # for each image: boxes (M x 4, corner
 
 
 class Answers(NamedTuple):
-    """What a detector says about a batch. Padded or not, all images of a batch have the same anchors."""
+    """A detector's outputs for a batch. All images of a batch have the same anchors, padded or not."""
 
     logits_NAK: Tensor  # log-odds of each class; SSD's are against its background class
-    boxes_NAB: Tensor  # four box offsets, and with FCOS the logit of being central
+    boxes_NAB: Tensor  # four box offsets, and with FCOS the logit of center-ness
     anchors_A4: Tensor  # corners, pixels; FCOS has a square around each point
-    levels: list[int]  # anchors on each level of the pyramid
+    levels: list[int]  # the number of anchors on each level of the pyramid
 
 
 class OneStage(nn.Module, ABC):
-    """Mixed into torchvision's networks, whose state dicts stay as they are."""
+    """The interface of a one-stage detector, mixed into torchvision's networks; their state dicts stay as they are."""
 
     backbone: nn.Module
     head: nn.Module
     anchor_generator: Any
     box_coder: Any
     compute_loss: Callable[..., dict[str, Tensor]]
-    background = 0  # outputs at each anchor in front of those of the classes
-    stretches = False  # does it want a square, whatever the image's shape?
+    background = 0  # outputs for the background at each anchor; they come before those of the classes
+    stretches = False  # does it take a square image, stretched if need be?
     frozen_norm = False  # do the backbone's batch norms stay as they came with the weights?
 
     def kept(self, answers: Answers, columns: Sequence[int]) -> Answers:
-        """The answers of a detector that should not know the other classes."""
+        """Leave out the logits of all other classes, as if the detector had never known them."""
         return answers._replace(logits_NAK=answers.logits_NAK[..., list(columns)])
 
     def train(self, mode: bool = True) -> Self:
-        """A frozen batch norm is one in evaluation: a single fused step, where torchvision's and timm's take two."""
+        """Set the mode. A frozen norm stays in evaluation: one fused step, where torchvision's and timm's take two."""
         super().train(mode)
         if self.frozen_norm:
             freeze_norms(self.backbone)
@@ -57,19 +57,19 @@ class OneStage(nn.Module, ABC):
 
     @abstractmethod
     def answer(self, head: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Logits and boxes from what the head gives."""
+        """Give logits and boxes from the outputs of the head."""
 
     @abstractmethod
     def objective(self, answers: Answers, targets: Targets) -> dict[str, Tensor]:
-        """The family's own training loss, in parts."""
+        """Give the family's own training losses by name; their sum is minimised."""
 
     @abstractmethod
     def scores(self, logits_NAK: Tensor, boxes_NAB: Tensor) -> Tensor:
-        """The probability of each class at each anchor, as it is ranked by."""
+        """Give the probability of each class at each anchor, which finds are ranked by."""
 
     @abstractmethod
     def decoded(self, boxes_MB: Tensor, anchors_M4: Tensor) -> Tensor:
-        """Corners in pixels."""
+        """Turn box offsets and their anchors into corners in pixels."""
 
     def forward(self, images_N3HW: Tensor) -> Answers:
         features = list(self.backbone(images_N3HW).values())
@@ -83,16 +83,16 @@ class OneStage(nn.Module, ABC):
 
 
 class DetectorFamily(ArchitectureSource):
-    """Detectors that are built alike. Their names are torchvision's, where settings may follow: `NAME,width=64`."""
+    """Detectors that are built alike. Their names are torchvision's; settings may follow: `NAME,width=64`."""
 
     scheme = "torchvision"
-    prefix: ClassVar[str]  # what all names begin with that mean this family, also those that it does not know
-    pattern: ClassVar[str]  # of the names that it knows; both are regular expressions
+    prefix: ClassVar[str]  # regular expression: how names begin that mean this family, also unknown ones
+    pattern: ClassVar[str]  # regular expression: the names that it knows
     network: ClassVar[type[OneStage]]
     with_coco_weights: ClassVar[tuple[str, ...]] = ()
 
     def claims(self, arch: str) -> bool:
-        """Claim a name by how it begins. With a colon further back it is a user's FILE.py:FUNCTION."""
+        """Claim a name by how it begins. One with a colon further on is a user's FILE.py:FUNCTION."""
         return re.fullmatch(f"{self.prefix}(:.*|[^:]*)", self.bare(arch)) is not None
 
     def canonical(self, arch: str) -> str:
@@ -101,7 +101,7 @@ class DetectorFamily(ArchitectureSource):
         return arch
 
     def parsed(self, arch: str) -> tuple[re.Match[str], dict[str, str]]:
-        """Take a name apart: what its pattern matches, and its settings."""
+        """Split a name into the match of the pattern and the settings."""
         name, *pairs = arch.split(",")
         match, settings = re.fullmatch(self.pattern, name), dict(pair.partition("=")[::2] for pair in pairs)
         if match is None:
@@ -112,14 +112,14 @@ class DetectorFamily(ArchitectureSource):
         return match, settings
 
     def released(self, arch: str) -> Trained:
-        """Get a detector of COCO's 80 classes; its other outputs were never used."""
+        """Get a detector of COCO's 80 classes, with its weights; outputs for no class are left out."""
         name = self.bare(arch)
         if name not in self.with_coco_weights:
             known = ", ".join(self.with_coco_weights)
             raise DmcError(f"torchvision has no weights of {name!r} (it has: {known})")
         weights = get_model_weights(name).DEFAULT
         categories = weights.meta["categories"]
-        background = self.network.background  # an output that our networks keep to themselves
+        background = self.network.background  # its output is no class of ours
         real = [i for i, category in enumerate(categories) if category not in ("__background__", "N/A")]
         labels, columns = [categories[i] for i in real], [i - background for i in real]
         width = len(categories) - background
@@ -129,6 +129,7 @@ class DetectorFamily(ArchitectureSource):
 
 
 def freeze_norms(body: nn.Module) -> None:
+    """Put all batch norms in evaluation, and do not train them."""
     for norm in body.modules():
         if isinstance(norm, nn.BatchNorm2d):
             norm.eval()

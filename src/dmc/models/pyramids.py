@@ -1,10 +1,10 @@
-"""Feature pyramids on torchvision's ResNets and timm's networks, and what the detectors share that stand on them.
+"""Feature pyramids on torchvision's ResNets and timm's networks, and what the detectors with a pyramid share.
 
     retinanet_resnet50_fpn, ..._resnet18_..., ..._resnet34_..., retinanet:timm/NAME; the same with fcos
 
 Settings follow: `retinanet:timm/tf_efficientnet_lite0,width=64,depth=2` has a pyramid of 64 channels and heads of two
-layers; `scale=2` makes anchors twice the stride instead of four times; `norm=batch` trains all of the backbone, where
-otherwise batch norm and the layers up to stride 4 stay as they came with the weights.
+layers; `scale=2` makes anchors twice the stride instead of four times; `norm=batch` trains all of the backbone. Without
+it, batch norm and the layers up to stride 4 stay as they came with the weights.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ IMAGENET = Preprocessing(640, (0.485, 0.456, 0.406), (0.229, 0.224, 0.225))  # 6
 
 @dataclass(frozen=True)
 class PyramidSettings:
-    """The name of a detector with a pyramid, taken apart."""
+    """What the name of a detector with a pyramid says."""
 
     backbone: str
     from_timm: bool
     width: int = 256
     depth: int = 4
     scale: float = 4.0
-    norm: str = "frozen"  # as it came with the weights, like the first layers; batch: all of the backbone is trained
+    norm: str = "frozen"  # frozen: it and the first layers stay as they came; batch: all of the backbone is trained
 
     def __post_init__(self) -> None:
         problems = (
@@ -58,7 +58,7 @@ class PyramidSettings:
 
 
 class PyramidFamily(DetectorFamily):
-    """A backbone with a feature pyramid, and heads that all of its levels share."""
+    """Detectors with a backbone, a feature pyramid on it, and heads that all of its levels share."""
 
     @abstractmethod
     def with_heads(self, backbone: nn.Module, num_classes: int, plan: PyramidSettings) -> OneStage:
@@ -70,7 +70,7 @@ class PyramidFamily(DetectorFamily):
         return arch
 
     def plan(self, arch: str) -> PyramidSettings:
-        """Read the settings in a name, or say which is wrong."""
+        """Read the settings in a name; refuse a wrong one."""
         match, given = self.parsed(arch)
         types = {"width": int, "depth": int, "scale": float, "norm": str}
         try:
@@ -87,7 +87,7 @@ class PyramidFamily(DetectorFamily):
         return network.train()
 
     def preprocessing(self, arch: str) -> Preprocessing:
-        """ImageNet's, or what the backbone was trained with; the shorter side has 640 pixels."""
+        """Give ImageNet's mean and std, or those of the backbone; the shorter side has 640 pixels."""
         plan = self.plan(arch)
         if not plan.from_timm:
             return IMAGENET
@@ -97,7 +97,7 @@ class PyramidFamily(DetectorFamily):
         return replace(IMAGENET, mean=tuple(cfg.mean), std=tuple(cfg.std)) if cfg else IMAGENET
 
     def begun_at_random(self, arch: str) -> str:
-        """Nobody measured the statistics of a random backbone, so its norms are trained."""
+        """Train the norms of a random backbone: it brings no statistics that could stay as they are."""
         if self.plan(arch).norm == "batch":
             return arch
         if "norm=" in arch:
@@ -106,8 +106,11 @@ class PyramidFamily(DetectorFamily):
 
 
 class EvenAnchors(AnchorGenerator):  # type: ignore[misc]
-    """Anchors where the features are. torchvision's lie (image / grid) apart, which on the coarse levels of a small
-    image is not the stride: an object would be looked for elsewhere when its batch is padded differently."""
+    """Anchors that lie a stride apart, as the features do.
+
+    torchvision's anchors lie (image / grid) apart, which on the coarse levels of a small image is not the stride: an
+    object would be looked for elsewhere when its batch is padded differently.
+    """
 
     def forward(self, image_list: ImageList, feature_maps: list[Tensor]) -> list[Tensor]:
         like = feature_maps[0]
@@ -118,10 +121,10 @@ class EvenAnchors(AnchorGenerator):  # type: ignore[misc]
 
 
 class TimmPyramid(nn.Module):
-    """Any timm network that gives features at strides 8, 16 and 32, with a pyramid on top."""
+    """A timm network that gives features at strides 8, 16 and 32, with a pyramid on top."""
 
     def __init__(self, body: nn.Module, levels: dict[int, int], width: int) -> None:
-        """`levels`: which of its features to take, and how many channels they have."""
+        """Put a pyramid on `body`; `levels` maps the index of each feature map to take to its number of channels."""
         super().__init__()
         self.body, self.levels, self.out_channels = body, levels, width
         self.fpn = FeaturePyramidNetwork(list(levels.values()), width, extra_blocks=LastLevelP6P7(width, width))
@@ -153,7 +156,7 @@ def _timm_pyramid(plan: PyramidSettings, weights: str | None) -> TimmPyramid:
             )
             try:
                 body = make(strict_img_size=False)  # Swin takes images of any size then
-            except TypeError:  # most do so anyway, and do not know the setting
+            except TypeError:  # most networks take any size, and do not know the setting
                 body = make()
         strides, channels = list(body.feature_info.reduction()), body.feature_info.channels()
         if not {8, 16, 32} <= set(strides):
@@ -163,13 +166,13 @@ def _timm_pyramid(plan: PyramidSettings, weights: str | None) -> TimmPyramid:
             _freeze_beginning(body, min(levels) - 1)
     except DmcError:
         raise
-    except Exception as error:  # unknown names, no pyramid
+    except Exception as error:  # an unknown name, or a network without feature maps
         raise DmcError(f"cannot make a backbone of timm/{name}: {first_line(error)}") from None
     return TimmPyramid(body, levels, plan.width)
 
 
 def _whole(name: str, weights: Path) -> dict[str, Tensor]:
-    """All of a timm network's weights from a file. timm itself would leave what it lacks at random."""
+    """Read all of a timm network's weights from a file; timm itself would leave at random what the file lacks."""
     import timm
 
     network = timm.create_model(name)
@@ -179,8 +182,10 @@ def _whole(name: str, weights: Path) -> dict[str, Tensor]:
 
 
 def _freeze_beginning(body: nn.Module, last: int) -> None:
-    """Keep the general first layers as they were pretrained: all that the features before stride 8 are made of. Where
-    that is more than a quarter of the network (HRNet's finest features are made of all others), none is kept."""
+    """Freeze the general first layers, as they were pretrained: all that the features before stride 8 are made of.
+
+    Where that is more than a quarter of the network (HRNet's finest features are made of all others), freeze nothing.
+    """
     body.eval()
     if last >= 0:
         body(torch.zeros(1, 3, 64, 64))[last].sum().backward()

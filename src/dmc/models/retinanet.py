@@ -27,7 +27,7 @@ class RetinaNetDetector(OneStage, RetinaNet):  # type: ignore[misc]
 
 
 class RetinaNetFamily(PyramidFamily):
-    """Anchors are `scale` times the stride, and two sizes between that and the next."""
+    """Detectors whose anchors are `scale` times the stride, with two sizes between that and the next level's."""
 
     prefix, pattern = "retinanet", f"retinanet{BACKBONES}"
     settings = ("width", "depth", "scale", "norm")
@@ -44,9 +44,9 @@ class RetinaNetFamily(PyramidFamily):
         return RetinaNetDetector(backbone, num_classes, anchor_generator=anchors, head=head)
 
     def released(self, arch: str) -> Trained:
-        """Its weights were trained without an epsilon in their norms (torchvision sets it to 0)."""
+        """Get the detector; its weights were trained without an epsilon in their norms (torchvision sets it to 0)."""
         trained = super().released(arch)
         for norm in trained.module.modules():
             if isinstance(norm, nn.BatchNorm2d) and norm.running_var is not None:
-                norm.running_var -= norm.eps  # in the weights, so that it outlives a save
+                norm.running_var -= norm.eps  # changes the weights, so that it outlives a save
         return trained

@@ -18,11 +18,11 @@ from dmc.models.model import Model
 
 
 class Specialist(Model):
-    """Any module that maps images to logits, made usable: `Specialist(net, ["cat", "dog"], Preprocessing(64))`.
+    """A classifier from any module that maps images to logits: `Specialist(net, ["cat", "dog"], Preprocessing(64))`.
 
     `output` says what the logits mean: `softmax` scores compete, `sigmoid` scores are independent log-odds.
-    `arch` is the name that `dmc.models.create` builds the module from, also `net.py:make_network`; without it, it
-    cannot be saved.
+    `arch` is the name that `dmc.models.create` builds the module from, which may be `net.py:make_network`; a model
+    without it cannot be saved.
     """
 
     pipeline_tag, singular, library_name = "image-classification", "classifier", "timm"
@@ -38,18 +38,18 @@ class Specialist(Model):
         seed: int = 0,
         weights: str | None = None,
     ) -> Self:
-        """Random weights that are a function of the seed; `weights` is where else to begin: imagenet, or a file."""
+        """Make a classifier; `weights` are `imagenet`, a file's, or None: random, as a function of the seed."""
         return cls._begun(arch, names, preprocessing, output, seed, weights)
 
     @classmethod
     def labels(cls, known: Sequence[str], given: Sequence[str] | None, width: int, name: str) -> Sequence[str]:
-        """Choose the names that are given, those that came with the network, or ImageNet's."""
+        """Choose the names that the user gave, those that came with the network, or ImageNet's."""
         if not given and not known and width != 1000:
             raise DmcError(f"{name} says nothing about its {width} classes: give classes=FILE")
         return given or distinct(known or imagenet_names())
 
     def _check_head(self) -> None:
-        """One blank image through the network: it must accept the size and answer with one logit per class."""
+        """Pass a blank image through the network, which must accept its size and give one logit for each class."""
         size = self.preprocessing.size
         try:
             with torch.no_grad():
@@ -65,7 +65,7 @@ class Specialist(Model):
 
     @property
     def transform(self) -> CenterCrop:
-        """The part of an image that it is shown in evaluation."""
+        """How an image is resized and cropped in evaluation."""
         p = self.preprocessing
         return CenterCrop(p.size, p.interpolation, p.crop_pct)
 
@@ -74,12 +74,12 @@ class Specialist(Model):
         return self.preprocessing(torch.zeros((1, 3, size, size), dtype=torch.uint8, device=self.device))
 
     def logits(self, images_N3HW: Tensor) -> Tensor:
-        """uint8 RGB images of any square size to one logit for each class name."""
+        """Give one logit for each class name, for uint8 RGB images of any square size."""
         logits_NK = _logits(self.module(self.preprocessing(images_N3HW.to(self.device)))).float()
         return logits_NK if self.classes.whole else logits_NK[:, list(self.classes.columns)]
 
     def features(self, images_N3HW: Tensor) -> Tensor:
-        """What the network feeds to its classification layer; timm's interface has it."""
+        """Give what the network feeds to its classification layer; it must have timm's interface."""
         if not hasattr(self.module, "forward_head"):
             raise DmcError(f"{self.arch or self.name} does not say what its features are; use a timm architecture")
         seen = self.preprocessing(images_N3HW.to(self.device))
@@ -87,6 +87,7 @@ class Specialist(Model):
         return features_ND
 
     def probabilities(self, images_N3HW: Tensor) -> Tensor:
+        """Give the probability of each class, for uint8 RGB images of any square size."""
         with torch.no_grad():
             logits_NK = self.logits(images_N3HW)
             self.require_finite(logits_NK)
@@ -94,6 +95,6 @@ class Specialist(Model):
 
 
 def _logits(answer: Any) -> Tensor:
-    """Inception and GoogLeNet answer with more than that in training."""
+    """Take the logits out of an answer: Inception and GoogLeNet give more than that in training."""
     logits: Tensor = getattr(answer, "logits", answer)
     return logits

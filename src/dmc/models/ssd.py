@@ -1,4 +1,4 @@
-"""SSD (Liu et al. 2016): a background class, a square image, weights of its own normalisation."""
+"""SSD (Liu et al. 2016): a background class, square images, and a normalisation of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dmc.models.one_stage import Answers, DetectorFamily, OneStage, Targets
 from dmc.models.weights import begin_from, fetched, read_weights
 
 VGG, LITE = "ssd300_vgg16", "ssdlite320_mobilenet_v3_large"
-IMAGES = {  # what torchvision's backbones and COCO weights want
+IMAGES = {  # what torchvision's backbones and COCO weights were trained with
     VGG: Preprocessing(300, (0.48235, 0.45882, 0.40784), (1 / 255,) * 3),
     LITE: Preprocessing(320, (0.5,) * 3, (0.5,) * 3),
 }
@@ -29,7 +29,7 @@ class SsdDetector(OneStage, SSD):  # type: ignore[misc]
     stretches = True
 
     def kept(self, answers: Answers, columns: Sequence[int]) -> Answers:
-        """What looks like another class is background: its probability goes there."""
+        """Leave out all other classes: what looks like one of them is background, so its probability goes there."""
         other_NAJ = _with_background(answers.logits_NAK)
         other_NAJ[..., [column + 1 for column in columns]] = -torch.inf
         background_NA1 = other_NAJ.logsumexp(dim=-1, keepdim=True)
@@ -40,7 +40,7 @@ class SsdDetector(OneStage, SSD):  # type: ignore[misc]
         return logits[..., 1:] - logits[..., :1], head["bbox_regression"]
 
     def objective(self, answers: Answers, targets: Targets) -> dict[str, Tensor]:
-        """A softmax does not change when the background's logit is taken to be 0."""
+        """Give SSD's losses with a background logit of 0: the softmax is the same, since logits are relative to it."""
         head = {"cls_logits": _with_background(answers.logits_NAK), "bbox_regression": answers.boxes_NAB}
         shifted = [{"boxes": target["boxes"], "labels": target["labels"] + 1} for target in targets]
         anchors = [answers.anchors_A4] * len(targets)
@@ -61,11 +61,12 @@ class SsdDetector(OneStage, SSD):  # type: ignore[misc]
 
 
 def _with_background(logits_NAK: Tensor) -> Tensor:
+    """Put a background logit of 0 in front of those of the classes, which are relative to it."""
     return torch.cat([torch.zeros_like(logits_NAK[..., :1]), logits_NAK], dim=-1)
 
 
 class SsdFamily(DetectorFamily):
-    """torchvision builds them whole; only the class is ours."""
+    """Detectors that torchvision builds whole; only the class of the network is ours."""
 
     prefix, pattern = r"(?:ssd\d|ssdlite)", f"{VGG}|{LITE}"
     usage = f"{VGG} or {LITE}"
@@ -77,7 +78,7 @@ class SsdFamily(DetectorFamily):
         network = make(weights=None, weights_backbone=None, num_classes=num_classes + 1)
         if weights is not None:
             network.backbone = _filled_vgg(arch, weights)
-        network.requires_grad_(True)  # torchvision freezes VGG's first layers, which a saved detector would not tell
+        network.requires_grad_(True)  # torchvision freezes VGG's first layers, which a saved model would not tell
         size = IMAGES[arch].size
         return SsdDetector(network.backbone, network.anchor_generator, (size, size), num_classes + 1, head=network.head)
 
@@ -86,7 +87,7 @@ class SsdFamily(DetectorFamily):
 
 
 def _filled_vgg(arch: str, weights: str) -> nn.Module:
-    """VGG-16's features with the weights that SSD's normalisation belongs to, or a file's."""
+    """Make VGG-16's features with a file's weights, or with those ImageNet weights that have SSD's normalisation."""
     if arch != VGG:
         raise DmcError(f"there are no ImageNet weights for the reduced tail of {arch}'s network; use random ones")
     url = VGG16_Weights.IMAGENET1K_FEATURES.url

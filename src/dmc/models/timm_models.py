@@ -15,7 +15,7 @@ from dmc.models.hub import downloading
 
 
 class TimmModels(ClassifierSource):
-    """Every name that no other source claims."""
+    """timm's networks: every name that no other source claims."""
 
     scheme = "timm"
 
@@ -64,7 +64,7 @@ class TimmModels(ClassifierSource):
 
 
 def preprocessing_in(cfg: Mapping[str, Any]) -> Preprocessing:
-    """Read timm's `pretrained_cfg`, also the one in a saved model's config.json."""
+    """Read the preprocessing from timm's `pretrained_cfg`, which a saved model's config.json has, too."""
     channels, height, width = cfg.get("input_size", (3, 224, 224))
     if height != width:
         raise DmcError(f"{cfg.get('architecture')}: input {height}x{width} is not square")
@@ -78,7 +78,7 @@ def preprocessing_in(cfg: Mapping[str, Any]) -> Preprocessing:
 
 
 def labels_in(config: Mapping[str, Any]) -> Sequence[str]:
-    """Read `label_names`, which timm allows to be a list or a dict of numbers and names."""
+    """Read `label_names`, which timm allows to be a list or a dict from numbers to names; empty if there are none."""
     labels = config.get("label_names")
     if isinstance(labels, Mapping):
         return [labels[key] for key in sorted(labels, key=int)]

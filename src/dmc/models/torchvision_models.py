@@ -16,7 +16,7 @@ from dmc.models.weights import begin_from, fetched, fill
 
 
 class TorchvisionModels(ClassifierSource):
-    """`torchvision:NAME`."""
+    """torchvision's networks, by the name `torchvision:NAME`."""
 
     scheme = "torchvision"
 
@@ -56,7 +56,7 @@ class TorchvisionModels(ClassifierSource):
 
 
 def _preprocessing_of(transforms: Any) -> Preprocessing:
-    """Read the evaluation transform that an entry of weights carries."""
+    """Read the preprocessing from the evaluation transform that comes with torchvision's weights."""
     size, resized = transforms.crop_size[0], transforms.resize_size[0]
     return Preprocessing(
         size=size,

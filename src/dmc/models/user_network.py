@@ -1,6 +1,6 @@
-"""A user's own network as an architecture: `net.py:make_network` is a function in a file, run by design.
+"""A user's own network as an architecture: `net.py:make_network` is a function in a file, which is run by design.
 
-A saved model has a copy of the file beside its weights. It is not run unless whoever loads the model names it, too:
+A saved model has a copy of the file beside its weights. The copy is run only if whoever loads the model names it, too:
 `folder,arch=net.py:make_network`.
 """
 
@@ -23,7 +23,7 @@ FACTORY = re.compile(r"(.+\.py):(\w+)")
 
 
 class UserNetworks(ClassifierSource):
-    """`FILE.py:FUNCTION`."""
+    """Users' own networks, by the name `FILE.py:FUNCTION`."""
 
     has_imagenet_weights = False
     runs_code = True
@@ -32,7 +32,7 @@ class UserNetworks(ClassifierSource):
         return FACTORY.fullmatch(arch) is not None
 
     def random(self, arch: str, num_classes: int, channels: int) -> nn.Module:
-        """Run the file and call the function, with the number of classes where it takes that."""
+        """Run the file and call the function, with the number of classes if it takes that."""
         file, name = _parts(arch)
         function = getattr(run_file(file), name, None)
         if not callable(function):
@@ -55,7 +55,7 @@ class UserNetworks(ClassifierSource):
         return f"{file.name}:{name}"
 
     def reopen(self, arch: str, given: str | None, folder: Path, model: str) -> str:
-        """Name the code that makes a saved model, if the user names it; else say how, since it would be run."""
+        """Find a saved model's code, if the user names it; otherwise refuse to run it, and say how to name it."""
         if given is None:
             raise DmcError(f"{model} is made by code, {arch}; look at it, and name it to run it: {model},arch={arch}")
         if not self.claims(given):

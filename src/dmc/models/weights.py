@@ -1,4 +1,4 @@
-"""State dicts from files into modules. Nothing is ever unpickled into objects."""
+"""Load state dicts from files into modules. Nothing is ever unpickled into objects."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ ANOTHER = "for another network, dmc.Specialist(module, classes, preprocessing) t
 
 @runtime_checkable
 class KnowsOtherNames(Protocol):
-    """A module whose public implementations call their tensors otherwise."""
+    """A module that knows the names that public implementations give its tensors."""
 
     def own_name(self, name: str) -> str:
-        """Give a tensor's name here; raise an error if a name shows that the network is another one."""
+        """Give this module's name for a public one; raise an error if that shows the network to be another one."""
 
 
 def weights_in(folder: Path, name: str) -> Path:
-    """The weights of a saved model."""
+    """Find the file of weights in a saved model's folder; `name` is the model's, for errors."""
     found = [folder / file for file in WEIGHT_FILES if (folder / file).is_file()]
     if not found:
         raise DmcError(f"{name} has no weights ({' or '.join(WEIGHT_FILES)})")
@@ -41,7 +41,7 @@ def weights_in(folder: Path, name: str) -> Path:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """A state dict from a file, out of its usual wrappings."""
+    """Read a state dict from a file, without what training scripts wrap around it."""
     if not path.is_file():
         raise DmcError(f"no such weights: {path}")
     try:
@@ -69,7 +69,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
 
 
 def fetched(url: str, what: str) -> dict[str, Tensor]:
-    """One of torchvision's files. Not by `get_model(weights=...)`, which unpickles whatever lies in the cache."""
+    """Download one of torchvision's files: `get_model(weights=...)` would unpickle whatever lies in the cache."""
     try:
         with redirect_stdout(sys.stderr):  # it announces the download, which is no part of an answer
             state: dict[str, Tensor] = torch.hub.load_state_dict_from_url(
@@ -81,11 +81,11 @@ def fetched(url: str, what: str) -> dict[str, Tensor]:
 
 
 def begin_from(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
-    """Weights of a network with other classes: all but the layer that answers, which stays as it is."""
+    """Load weights of a network with other classes: all but the output layer, which stays as it is."""
     own = module.state_dict()
     tensors, notice = _under_own_names(module, tensors, path, arch, class_count)
     other = [k for k, v in own.items() if k not in tensors or tensors[k].shape != v.shape]
-    cut_off = set(takewhile(lambda key: key not in tensors, reversed(own)))  # a layer that answers comes last
+    cut_off = set(takewhile(lambda key: key not in tensors, reversed(own)))  # the output layer comes last
     foreign = [
         key
         for key in other
@@ -100,7 +100,7 @@ def begin_from(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arc
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
-    """Put weights into a module, or say in one line why they do not fit."""
+    """Load all of a module's weights, or say in one line why they do not fit."""
     own = _counted_out(module.state_dict())
     tensors, notice = _under_own_names(module, tensors, path, arch, class_count)
     theirs = _counted_out(tensors)
@@ -120,19 +120,19 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str
 
 
 def _counted_out(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Without the counters of batch norm, which old files lack and which no answer depends on."""
+    """Leave out the counters of batch norm, which old files lack and which no answer depends on."""
     return {key: value for key, value in tensors.items() if not key.endswith(COUNTER)}
 
 
 def _head(own: Mapping[str, Tensor], class_count: int) -> set[str]:
-    """The layer that answers: the last tensors, as long as they have a row for each class."""
+    """Find the output layer: the last tensors, as long as they have a row for each class."""
     return set(takewhile(lambda key: own[key].shape[:1] == (class_count,), reversed(list(own))))
 
 
 def _under_own_names(
     module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int
 ) -> tuple[Mapping[str, Tensor], str]:
-    """A stranger's tensors under the module's own names, as far as that goes; and what a user should know about it."""
+    """Give a file's tensors the module's own names, as far as possible; also give a warning for the user, or ""."""
     own, theirs = _counted_out(module.state_dict()), _counted_out(tensors)
     if own.keys() <= theirs.keys():
         return tensors, ""
@@ -153,7 +153,7 @@ def _under_own_names(
 
 
 def _agree_in_order(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor], class_count: int) -> bool:
-    """One by one: the shape (but for the number of classes), the role (`weight`, `running_mean`), and the block."""
+    """Compare tensors one by one: shape (but for the number of classes), role (`weight`, `running_mean`) and block."""
     if len(own) != len(theirs):
         return False
     head = _head(own, class_count)
@@ -166,7 +166,7 @@ def _agree_in_order(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor], cla
 
 
 def _borders(names: Iterable[str], parts: int) -> set[int]:
-    """Where another block begins: a name is that of its block, but for the last `parts`.
+    """Find where another block begins; a tensor's name without its last `parts` is the name of its block.
 
     A pre-activation ResNet has the shapes and roles of an ordinary one, in the same order. But the first norm is the
     first block's there, and not the stem's.
@@ -176,7 +176,7 @@ def _borders(names: Iterable[str], parts: int) -> set[int]:
 
 
 def _difference(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor], arch: str) -> str:
-    """What is different about a stranger's network, in a few words."""
+    """Say in a few words what is different about another network."""
     unknown, missing = [k for k in theirs if k not in own], [k for k in own if k not in theirs]
     if not own.keys() & theirs.keys() and len(own) != len(theirs):
         return f"it has {len(theirs)} tensors, such as {unknown[0]!r}, where {arch} has {len(own)} by other names"

@@ -1,4 +1,4 @@
-"""What a kind of vision model is: all that differs between classifiers and detectors, named."""
+"""The interface of a kind of vision model: it names all that differs between classifiers and detectors."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ from dmc.training.loop import Objective
 
 Place = str | Path | Source  # labeled data, or where it is
 Names = Iterable[str] | None  # of the classes to keep; None: all
-NOTHING = (None, "none")  # to test on
+NOTHING = (None, "none")  # values of `val` that test on nothing
 
 
 class Result(Protocol):
-    """How well a model does on labeled data, over all of it and for each class."""
+    """How well a model does on labeled data, overall and for each class."""
 
     @property
     def per_class(self) -> Mapping[str, Any]: ...
 
     def as_dict(self) -> dict[str, Any]:
-        """Give all numbers as JSON holds them."""
+        """Give all numbers in a form that JSON can hold."""
 
     def as_text(self) -> str:
-        """Give a table for people."""
+        """Give a table to read."""
 
 
 class VisionTask(ABC, Generic[AnyModel]):
-    """One kind of model. The rest of the house asks it for everything that is not the same for all kinds."""
+    """One kind of model. The rest of the code asks it for everything that is not the same for all kinds."""
 
     singular: ClassVar[str]  # what a model is called in messages
-    model: ClassVar[type[Model]]  # what a model of this kind is
+    model: ClassVar[type[Model]]  # the class of its models
     train_config: ClassVar[type[TrainConfig]] = TrainConfig
     consolidate_config: ClassVar[type[ConsolidateConfig]] = ConsolidateConfig
     predict_config: ClassVar[type[PredictConfig]] = PredictConfig
-    paper_arch: ClassVar[str]  # what the paper trains
-    paper_weights: ClassVar[str | None] = None  # where the paper's networks begin
+    paper_arch: ClassVar[str]  # the paper's architecture
+    paper_weights: ClassVar[str | None] = None  # the paper's initial weights; None: random
     finds_boxes: ClassVar[bool] = False  # are its answers lists of `DetectedObject`, which can be drawn?
 
     @abstractmethod
     def is_architecture(self, arch: str) -> bool:
-        """Tell whether a network of that name is of this kind."""
+        """Tell whether an architecture of that name is of this kind."""
 
     @abstractmethod
     def is_labeled(self, data: Place) -> bool:
@@ -57,35 +57,35 @@ class VisionTask(ABC, Generic[AnyModel]):
 
     @abstractmethod
     def open_labeled(self, data: Place, val: Place | None, keep: Names) -> tuple[Source, HeldOut[AnyModel]]:
-        """Open what to train on, and what to test on when that is done."""
+        """Open the data to train on and the data to test on afterwards; the arguments are those of `dmc.train`."""
 
     @abstractmethod
     def network_for(self, images: Source, asked: NetworkConfig) -> NetworkChoice:
-        """Choose a network that suits the images, where none is named."""
+        """Choose architecture, size and weights that suit the images, as far as they are not asked for."""
 
     @abstractmethod
     def untrained(
         self, source: Source, network: NetworkChoice, like: Preprocessing | None, output: Output | None, seed: int
     ) -> AnyModel:
-        """Make a network for the classes of labeled data. It has learned nothing yet, and sees what `like` says."""
+        """Make an untrained model for the classes of `source`; `like` is its preprocessing, or None for the usual."""
 
     @abstractmethod
     def supervised(self, model: AnyModel, classes: Sequence[str]) -> Objective:
-        """Give what is minimised on labels of these classes."""
+        """Give the training loss on data with labels of these classes."""
 
     @abstractmethod
     def supervised_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
-        """Give the paper's schedule, and one that fits the number of images."""
+        """Give two schedules for training on labels: the paper's, and one that suits the number of images."""
 
     @abstractmethod
     def distillation_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
-        """Give the same for consolidation."""
+        """Give two schedules for consolidation: the paper's, and one that suits the number of images."""
 
     @abstractmethod
     def consolidation(
         self, teachers: Sequence[AnyModel], aux: Source, config: Any, schedule: Schedule
     ) -> Consolidation[AnyModel]:
-        """Verify a consolidation; it is then ready to run. `config` is of the kind's own class."""
+        """Build and verify a consolidation, ready to run; `config` is a `consolidate_config`."""
 
     @abstractmethod
     def evaluate(
@@ -96,19 +96,19 @@ class VisionTask(ABC, Generic[AnyModel]):
         known: bool,
         rename: Mapping[str, str],
     ) -> Result:
-        """Measure how well a model, or several side by side, do on labeled data."""
+        """Measure how well a model, or several side by side, does on labeled data; see `dmc.evaluate`."""
 
     @abstractmethod
     def predict(self, model: AnyModel, records: Sequence[Record], config: Any) -> Sequence[Any | DecodeError]:
-        """Give the model's answer to each image, or the reason why it cannot be read."""
+        """Give the model's answer to each image, or the reason why the image cannot be read."""
 
     @abstractmethod
     def answer_as_dict(self, answer: Any) -> dict[str, Any]:
-        """Give an answer as JSON holds it."""
+        """Give an answer in a form that JSON can hold."""
 
     @abstractmethod
     def answer_as_text(self, answer: Any) -> str:
-        """Give an answer as a line for people."""
+        """Give an answer as a line to read."""
 
     @abstractmethod
     def size_as_text(self, size: int) -> str:

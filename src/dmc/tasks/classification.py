@@ -36,6 +36,8 @@ SMALL_SIDE = 48  # pixels; up to here images are CIFAR's kind, and a CIFAR ResNe
 
 
 class Classification(VisionTask[Specialist]):
+    """The task of classifiers: which class an image shows."""
+
     singular, model = "classifier", Specialist
     train_config, consolidate_config = ClassifierTrainConfig, ClassifierConsolidateConfig
     predict_config = ClassifierPredictConfig
@@ -48,7 +50,7 @@ class Classification(VisionTask[Specialist]):
         return True
 
     def open_labeled(self, data: Place, val: Place | None, keep: Names) -> tuple[Source, HeldOut[Specialist]]:
-        """`auto` tests on what lies beside the data, or on a share of it."""
+        """Open the data; `auto` tests on the folder beside it, or holds a share of it out."""
         source, beside = open_with_held_out(data)
         if keep is not None:
             source = source.keep(keep)
@@ -62,14 +64,14 @@ class Classification(VisionTask[Specialist]):
         return source, HeldOut(held_out if keep is None else held_out.keep(shown), "accuracy", _accuracy)
 
     def network_for(self, images: Source, asked: NetworkConfig) -> NetworkChoice:
-        """Take a CIFAR ResNet for small images, else ResNet-18."""
+        """Choose a CIFAR ResNet for small images, else ResNet-18."""
         arch, size, weights = asked.arch, asked.size, asked.weights
         if arch is not None:
             return NetworkChoice(arch, size, pretrained(arch, size, weights), "as asked")
         side = shorter_side(images)
         if side <= SMALL_SIDE:
             arch, size = "cifar_resnet32", size or (32 if side >= 24 else max(8, side))
-        else:  # 224 pixels, as ImageNet's networks have it; fewer where the images, or the time of a CPU, have no more
+        else:  # 224 pixels, as ImageNet's networks; fewer where images are smaller, or a CPU would take too long
             most = 128 if pick_device().type == "cpu" else 224
             arch, size = "resnet18", size or min(most, max(64, side // 32 * 32))
         return NetworkChoice(arch, size, pretrained(arch, size, weights), f"images of about {side} pixels")
@@ -83,14 +85,14 @@ class Classification(VisionTask[Specialist]):
         return Supervised(model, classes)
 
     def supervised_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
-        """A network that begins with ImageNet's weights needs far fewer steps, and smaller ones."""
+        """Give the two schedules; a network with ImageNet's weights needs far fewer steps, and smaller ones."""
         settings: dict[str, Any] = {"epochs": clamped(150_000 / images, 10, 200), "batch_size": batch_size(images)}
         if pretrained:
             settings = {"epochs": clamped(20_000 / images, 4, 30), "batch_size": 32, "lr": 0.01}
         return SPECIALIST, Schedule(shape="one-cycle", **settings)
 
     def distillation_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
-        """About 300,000 images seen."""
+        """Give the two schedules; the second shows the student about 300,000 images."""
         return CONSOLIDATION, Schedule(
             epochs=clamped(300_000 / images, 4, 100),
             lr=0.02 if pretrained else 0.1,

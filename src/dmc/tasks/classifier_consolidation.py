@@ -1,4 +1,4 @@
-"""Many classifiers in, one out: wires teachers, auxiliary images and the training loop."""
+"""Merge classifiers: connect the teachers, the auxiliary images and the training loop."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Distillation(Objective):
 
 
 class ClassifierConsolidation(Consolidation[Specialist]):
-    """Merge classifiers."""
+    """A consolidation of classifiers."""
 
     teachers: Teachers
 
@@ -87,14 +87,14 @@ class ClassifierConsolidation(Consolidation[Specialist]):
         super().__init__(aux, config.changed(chosen), schedule)
         self.student = self._new_student()
         if not competing and (self.config.balance or self.config.scale in ("balanced", "auto")):
-            raise DmcError("balance is for softmax outputs, centred for each teacher; others do not compete")
+            raise DmcError("balance is for softmax outputs with per-teacher centring: other outputs do not compete")
         if self.config.balance:
             self._output_layer()
         if config.loss == "kd" and self.student.output == "sigmoid":
             raise DmcError("loss 'kd' compares softmax distributions; for sigmoid outputs use 'l2' or 'l1'")
 
     def _new_student(self) -> Specialist:
-        """Never a teacher's weights: that would favour its classes (end of section 3.1)."""
+        """Make the student, never from a teacher's weights: that would favour its classes (end of section 3.1)."""
         first, asked = self.teachers.specialists[0], self.config
         arch = known_architecture(asked.arch or first.require_arch())
         alike = next((s.preprocessing for s in self.teachers.specialists if s.arch == arch), None)
@@ -105,7 +105,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
 
     @property
     def transform(self) -> CenterCrop:
-        """The largest size that any of the networks wants."""
+        """How images are shaped: to the largest size that any of the networks wants."""
         return replace(self.student.transform, size=max(self.student.transform.size, self.teachers.transform.size))
 
     def prepare(self, loader: ImageLoader) -> None:
@@ -113,7 +113,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
             self.teachers.measure_scales(self.config.scale, sample(loader))
 
     def settle(self, unseen: ImageLoader) -> None:
-        """Balance the student's blocks of outputs, and give its probabilities their meaning."""
+        """Scale the outputs so that each block of classes wins its share and the student is as sure as its teachers."""
         if not self.config.balance:
             return
         union = self.teachers.union
@@ -185,13 +185,13 @@ def consolidate(
     schedule: Schedule = CONSOLIDATION,
     **settings: Any,
 ) -> Specialist:
-    """Merge classifiers with everything said: what is not is the paper's, or the first teacher's."""
+    """Merge classifiers. Unless given, the schedule is the paper's and the architecture the first teacher's."""
     how, rest = RunConfig.taken_from(settings)
     return ClassifierConsolidation(teachers, aux, ClassifierConsolidateConfig.of(rest), schedule).run(out, how)
 
 
 def sample(loader: ImageLoader) -> Iterable[Tensor]:
-    """Some auxiliary images from all over the set, unaugmented, in batches on the device."""
+    """Give some auxiliary images from all over the set, without augmentation, in batches on the device."""
     wanted = min(SAMPLE, loader.count)
     with progress(wanted, "asking the teachers") as bar:
         for batch in islice(loader.batches(seed_for(0, "sample"), 128), -(-wanted // 128)):

@@ -1,4 +1,4 @@
-"""One-stage detectors: scenes with boxes, the family's own loss, Eq. 6 to 8."""
+"""One-stage detectors: images with boxes, the family's own loss, Eq. 6 to 8."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ from dmc.training.loop import Objective
 
 
 class Detection(VisionTask[Detector]):
+    """The task of one-stage detectors: which objects an image shows, and where."""
+
     singular, model = "detector", Detector
     consolidate_config, predict_config = DetectorConsolidateConfig, DetectorPredictConfig
     paper_arch, paper_weights = "retinanet_resnet50_fpn", "imagenet"
@@ -47,14 +49,14 @@ class Detection(VisionTask[Detector]):
         return class_for(arch) is Detector
 
     def is_labeled(self, data: Place) -> bool:
-        """A VOC folder or a COCO file."""
+        """Tell whether the data is a VOC folder or a COCO file."""
         if isinstance(data, Source):
             return isinstance(data, DetectionImages)
         path = Path(split_spec(str(data), ("split", "images", "image", "label", "config"))[0])
         return (path / "Annotations").is_dir() or path.suffix == ".json"
 
     def open_labeled(self, data: Place, val: Place | None, keep: Names) -> tuple[Source, HeldOut[Detector]]:
-        """`auto` tests on nothing, since most scenes show several classes."""
+        """Open the data; `auto` tests on nothing: most images show several classes, so no share of each is held out."""
         source = open_annotated(data)
         if keep is not None:
             source = source.keep(keep)
@@ -64,7 +66,7 @@ class Detection(VisionTask[Detector]):
         return source, HeldOut(held_out.keep(shown_in(held_out, source, keep), empty=True), "mAP", _precision)
 
     def network_for(self, images: Source, asked: NetworkConfig) -> NetworkChoice:
-        """Take a RetinaNet as large as the machine can train, at the images' own size."""
+        """Choose a RetinaNet as large as the machine can train, at about the images' own size."""
         arch, size, weights = asked.arch, asked.size, "imagenet" if asked.weights == AUTO else asked.weights
         if arch is not None:
             return NetworkChoice(arch, size, weights, "as asked")
@@ -84,7 +86,7 @@ class Detection(VisionTask[Detector]):
         return DetectionLoss(model, classes)
 
     def supervised_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
-        """The paper's Adam, with as many passes as make 12,000 images."""
+        """Give the two schedules, both with the paper's Adam; the second shows the network about 12,000 images."""
         return DETECTION, DETECTION.changed({"epochs": clamped(12_000 / images, 8, 100), "shape": "one-cycle"})
 
     def distillation_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
@@ -108,7 +110,7 @@ class Detection(VisionTask[Detector]):
     def predict(
         self, model: Detector, records: Sequence[Record], config: DetectorPredictConfig
     ) -> list[list[DetectedObject] | DecodeError]:
-        """Give what is found in each image with at least that score, best first."""
+        """Give the objects found in each image with a score of at least `min_score`, best first."""
         return [or_reason(partial(evaluation.detected, model, record, config.min_score)) for record in records]
 
     def answer_as_dict(self, answer: list[DetectedObject]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Many detectors in, one out (section 3.2)."""
+"""Merge detectors (section 3.2)."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DetectionDistillation(Objective):
 
 
 class DetectorConsolidation(Consolidation[Detector]):
-    """Merge detectors."""
+    """A consolidation of detectors."""
 
     teachers: DetectorTeachers
 
@@ -84,7 +84,7 @@ class DetectorConsolidation(Consolidation[Detector]):
             if teacher.preprocessing.size != self.transform.size:
                 log.warning(
                     f"{teacher.name} was made for images of {teacher.preprocessing.size} pixels and sees "
-                    f"{self.transform.size}: all look at the same pixels, anchor by anchor; size chooses how many"
+                    f"{self.transform.size}: all models must see the same pixels, anchor by anchor; size sets how many"
                 )
 
     def _new_student(self, teachers: Sequence[Detector]) -> Detector:
@@ -153,6 +153,6 @@ def consolidate(
     schedule: Schedule = DETECTION,
     **settings: Any,
 ) -> Detector:
-    """Merge detectors with everything said: what is not is the paper's, or the first teacher's."""
+    """Merge detectors. Unless given, the schedule is the paper's and the architecture the first teacher's."""
     how, rest = RunConfig.taken_from(settings)
     return DetectorConsolidation(teachers, aux, DetectorConsolidateConfig.of(rest), schedule).run(out, how)
