@@ -24,7 +24,7 @@ from dmc.device import pick_device
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.errors import DmcError
 from dmc.evaluation.classification import known_names, names_for_them, require_known_classes, say_left_out
-from dmc.metrics.average_precision import AveragePrecision, Detections, average_precision
+from dmc.metrics.average_precision import AveragePrecision, Detections, average_precision, mean_precision
 from dmc.models.detector import MIN_SCORE, Detector
 from dmc.progress import progress
 
@@ -47,15 +47,10 @@ class DetectionEvaluation:
 
     @property
     def mean_area(self) -> float:
-        return _mean([p.area for p in self.per_class.values()])
+        return mean_precision([p.area for p in self.per_class.values()])
 
     def of(self, names: Sequence[str]) -> float:
-        return _mean([self.per_class[name].eleven_points for name in names])
-
-
-def _mean(values: Sequence[float]) -> float:
-    real = [value for value in values if not math.isnan(value)]
-    return sum(real) / len(real) if real else float("nan")
+        return mean_precision([self.per_class[name].eleven_points for name in names])
 
 
 def evaluate(

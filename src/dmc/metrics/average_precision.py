@@ -6,13 +6,19 @@ VOC's convention, in which a box from pixel 3 to pixel 5 is three pixels wide.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from dmc.data.sources import Objects
+from dmc.files import without_nan, write_text
+from dmc.metrics.incremental import Measured
 
 OVERLAP = 0.5
 Floats = npt.NDArray[np.float64]
@@ -30,6 +36,42 @@ class AveragePrecision(NamedTuple):
     eleven_points: float
     area: float
     objects: int  # without difficult ones
+
+
+def mean_precision(values: Sequence[float]) -> float:
+    """The mean over classes that have objects."""
+    real = [value for value in values if not math.isnan(value)]
+    return sum(real) / len(real) if real else float("nan")
+
+
+@dataclass(frozen=True)
+class Precisions(Measured):
+    """Average precisions by VOC2007's 11 points; their mean by area, and COCO's at overlap 0.5, beside them."""
+
+    of_classes: Mapping[str, float]
+    overall: Mapping[str, float]
+    file = "precisions.json"
+
+    @property
+    def per_class(self) -> Mapping[str, float]:
+        return self.of_classes
+
+    @property
+    def details(self) -> Mapping[str, float]:
+        return self.overall
+
+    def of(self, names: Sequence[str]) -> float:
+        asked = all(name in self.of_classes for name in names)
+        return mean_precision([self.of_classes[name] for name in names]) if asked else float("nan")
+
+    def save(self, folder: Path) -> None:
+        content = {"per_class": without_nan(self.of_classes), "overall": without_nan(self.overall)}
+        write_text(folder / self.file, json.dumps(content, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path, names: Sequence[str]) -> Self:
+        parts = json.loads((folder / cls.file).read_text(encoding="utf-8")).values()
+        return cls(*({key: math.nan if value is None else value for key, value in part.items()} for part in parts))
 
 
 def average_precision(found: Sequence[Detections], truth: Sequence[Objects], label: int) -> AveragePrecision:

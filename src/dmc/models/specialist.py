@@ -75,6 +75,10 @@ class Model(ABC):
     def blank(self) -> Tensor:
         """An image with nothing on it, as the module takes it."""
 
+    @abstractmethod
+    def widened(self, names: Iterable[str], seed: int = 0) -> Self:
+        """A copy that answers for more classes: for the old ones as before, for the new ones at random."""
+
     def __repr__(self) -> str:
         arch = self.arch or type(self.module).__name__
         return f"{type(self).__name__}({self.name}: {arch}, {counted(self.names)})"

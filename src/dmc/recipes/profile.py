@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from dmc.choices import NetworkChoice
+from dmc.consolidation import HELD_OUT
 from dmc.data.preprocess import Preprocessing
 from dmc.distill.losses import LossName
+from dmc.distill.targets import Centring
 from dmc.distill.teachers import Scale
 from dmc.errors import DmcError, nearest, require_known
+from dmc.tasks import VisionTask, task_for
+from dmc.tasks.detector_consolidation import ANCHORS
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
+
+SECTIONS = ("specialist", "consolidation")
 
 
 class Profile(BaseModel):
@@ -29,7 +38,7 @@ class Profile(BaseModel):
     classes: int | None = Field(default=None, ge=2)  # None: all of the stream's
     overlap: int = Field(default=0, ge=0)  # classes that a group shares with the one before
     aux: str | None = None  # a data set's name or a place; None: what the stream has
-    aux_images: int | None = Field(default=None, ge=1)  # None: all there are
+    aux_images: int | float | None = Field(default=None, gt=0)  # below 1: a share of them; None: all there are
     loss: LossName = "l2"
     temperature: float = Field(default=2.0, gt=0)
     scale: Scale = "none"
@@ -37,17 +46,67 @@ class Profile(BaseModel):
     selection: Literal["random", "herding"] = "random"  # of DMC+'s exemplars
     specialist: Schedule = SPECIALIST
     consolidation: Schedule = CONSOLIDATION
+    size: int | None = Field(default=None, ge=1)  # of the images that models see; None: the preprocessing's
+    data: str | None = None  # a data set with labels; None: the stream's own
+    groups: tuple[tuple[str, ...], ...] = ()  # of classes, in this order, of which a run's number is the seed
+    new_arch: str | None = None  # of later groups' specialists; None: as the others
+    new_weights: str | None = None  # where those begin; None: as the others
+    new_epochs: int = Field(default=1, ge=1)  # times as many on a later group alone, which may have few images
+    centring: Centring | None = None  # None: what suits the kind of model
+    anchors: int = Field(default=ANCHORS, ge=1)
+    box_weight: float = Field(default=1.0, ge=0)
+
+    @property
+    def task(self) -> VisionTask[Any]:
+        """The kind of models that are trained."""
+        return task_for("", self.arch)
+
+    @property
+    def network(self) -> NetworkChoice:
+        return NetworkChoice(self.arch, self.size, initial(self.weights), "the profile's")
+
+    @property
+    def new_network(self) -> NetworkChoice:
+        """What a later group's specialist is."""
+        weights = initial(self.new_weights or self.weights)
+        return NetworkChoice(self.new_arch or self.arch, self.size, weights, "the profile's")
+
+    @property
+    def on_new_classes(self) -> Schedule:
+        """How to train on a later group alone."""
+        return self.specialist.changed({"epochs": self.specialist.epochs * self.new_epochs})
+
+    @property
+    def distillation(self) -> dict[str, Any]:
+        """The settings of a consolidation, but for its seed."""
+        names = ("loss", "centring", *(name for name in self.task.own_settings if name in Profile.model_fields))
+        return {
+            **{name: getattr(self, name) for name in names},
+            "held_out": HELD_OUT if self.balance else 0,
+            "weights": initial(self.weights),
+            "schedule": self.consolidation,
+        }
 
     @property
     def differences(self) -> dict[str, Any]:
-        """All that is not the paper's."""
+        """All that is not the paper's for classifiers."""
         return self.model_dump(mode="json", exclude_defaults=True)
+
+    def changed(self, **changes: Any) -> Profile:
+        """With some settings changed, and checked like all others."""
+        return Profile.model_validate(dict(self) | changes)
 
     def with_room_for(self, group_size: int) -> Profile:
         """Two whole groups, where the profile's number of classes leaves nothing to learn after the first one."""
         if self.classes is None or self.classes >= group_size + 2:
             return self
-        return self.model_copy(update={"classes": 2 * group_size - self.overlap})
+        return self.changed(classes=2 * group_size - self.overlap)
+
+    def below(self, data_root: Path | None) -> Profile:
+        """With files of weights below the data root, where they are there."""
+        named = {key: getattr(self, key) for key in ("weights", "new_weights")}
+        there = {key: data_root / file for key, file in named.items() if data_root and file}
+        return self.changed(**{key: str(path) for key, path in there.items() if path.is_file()})
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -55,21 +114,30 @@ class Profile(BaseModel):
         return self.differences | ({"aux": os.path.normpath(self.aux)} if self.aux else {})
 
 
+def initial(weights: str | None) -> str | None:
+    """Where a network begins; `random` is no place."""
+    return None if weights == "random" else weights
+
+
 def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile:
     """What the stream changes, then the profile, then these; a schedule's unnamed settings stay the paper's."""
     profiles = read_recipes("profiles.yaml")
     require_known("profile", name, profiles)
-    settings: dict[str, Any] = {"specialist": SPECIALIST.model_dump(), "consolidation": CONSOLIDATION.model_dump()}
-    of_stream = read_recipes("streams.yaml").get(stream, {})
+    settings: dict[str, Any] = {}
+    schedules: dict[str, dict[str, Any]] = {key: {} for key in SECTIONS}
+    of_stream = dict(read_recipes("streams.yaml").get(stream, {}))
     in_profile = of_stream.pop("profiles", {}).get(name, {})
     for layer in (of_stream, profiles[name], in_profile, *changes):
         for key, value in layer.items():
-            if key not in ("specialist", "consolidation"):
+            if key not in SECTIONS:
                 settings[key] = value
             elif isinstance(value, Mapping):
-                settings[key] |= value
+                schedules[key] |= value
             else:
                 raise DmcError(f"setting {key} has parts: write {key}.epochs=20, not {key}={value}")
+    paper = task_for("", str(settings.get("arch", ""))).paper_schedules
+    for key, schedule in zip(SECTIONS, paper, strict=True):
+        settings[key] = schedule.model_dump() | schedules[key]
     try:
         return Profile(name=name, **settings)
     except ValidationError as error:
@@ -88,11 +156,11 @@ def parsed_settings(texts: Iterable[str]) -> dict[str, Any]:
         key, equals, value = text.partition("=")
         outer, _, inner = key.partition(".")
         if not (equals and outer) or outer == "name":
-            raise DmcError(f"--set {text}: write SETTING=VALUE, such as loss=kd or consolidation.epochs=20")
+            raise DmcError(f"setting {text}: write SETTING=VALUE, such as loss=kd or consolidation.epochs=20")
         try:
             content = yaml.safe_load(value)
         except yaml.YAMLError:
-            raise DmcError(f"--set {text}: cannot parse {value!r}") from None
+            raise DmcError(f"setting {text}: cannot parse {value!r}") from None
         if inner:
             changes.setdefault(outer, {})[inner] = content
         else:
@@ -106,6 +174,7 @@ def strength_for(method: str, group_size: int, default: float) -> float:
     return float(table[min(table, key=lambda size: abs(size - group_size))]) if table else default
 
 
-def read_recipes(name: str) -> dict[str, Any]:
+@cache
+def read_recipes(name: str) -> Mapping[str, Any]:
     content: dict[str, Any] = yaml.safe_load((files("dmc.recipes") / name).read_text(encoding="utf-8"))
     return content

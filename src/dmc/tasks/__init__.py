@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
+from dmc.models.load import load
+from dmc.models.load_detector import find_detector
 from dmc.models.specialist import Model
 from dmc.tasks.base import Place, VisionTask
 from dmc.tasks.classification import Classification
 from dmc.tasks.detection import Detection
 
-__all__ = ["TASKS", "VisionTask", "others", "task_for", "task_of"]
+__all__ = ["TASKS", "VisionTask", "load_folder", "others", "task_for", "task_of"]
 
 TASKS: tuple[VisionTask[Any], ...] = (Detection(), Classification())  # the first that fits
 
@@ -31,6 +34,11 @@ def task_of(models: Sequence[Model]) -> VisionTask[Any]:
 def task_for(data: Place, arch: str | None) -> VisionTask[Any]:
     """The kind that an architecture is of, or that labeled data is for."""
     return next(task for task in TASKS if (task.is_architecture(arch) if arch is not None else task.is_labeled(data)))
+
+
+def load_folder(folder: Path) -> Any:
+    """A saved model of any kind."""
+    return find_detector(folder) or load(folder)
 
 
 def others(task: VisionTask[Any]) -> list[VisionTask[Any]]:

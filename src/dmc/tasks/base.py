@@ -11,7 +11,9 @@ from dmc.choices import NetworkChoice
 from dmc.consolidation import Consolidation
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
+from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
+from dmc.metrics.incremental import Measured
 from dmc.models.specialist import AnyModel, Output
 from dmc.training.held_out import HeldOut
 from dmc.training.loop import Objective
@@ -29,7 +31,11 @@ class VisionTask(ABC, Generic[AnyModel]):
     paper_arch: ClassVar[str]  # what the paper trains
     paper_weights: ClassVar[str | None]  # where the paper's students begin
     paper_form: ClassVar[Mapping[str, Any]]  # settings of a consolidation as the paper has it
+    paper_schedules: ClassVar[tuple[Schedule, Schedule]]  # of a training, and of a consolidation
     own_settings: ClassVar[tuple[str, ...]]  # of a consolidation or a model, that other kinds do not have
+    metric: ClassVar[str]  # what the benchmark measures
+    measurement: ClassVar[type[Measured]]  # and the form in which it does
+    least_classes: ClassVar[int] = 1  # that a model can be trained on
 
     @abstractmethod
     def is_architecture(self, arch: str) -> bool:
@@ -68,6 +74,14 @@ class VisionTask(ABC, Generic[AnyModel]):
     @abstractmethod
     def plan(self, teachers: Sequence[AnyModel], aux: Source, **settings: Any) -> Consolidation[AnyModel]:
         """A consolidation, verified and ready to run."""
+
+    def side_by_side(self, models: Sequence[AnyModel]) -> TeacherGroup[AnyModel]:
+        """Several models that answer as one, for the classes of all."""
+        raise DmcError(f"there is no way for {self.singular}s to answer side by side")
+
+    def measure(self, model: Any, test: Source, so_far: Sequence[str], asked: Sequence[str]) -> Measured:
+        """Score a model, or several side by side, on the classes that it is asked about, of those so far."""
+        raise DmcError(f"the benchmark has no way to score {self.singular}s")
 
     def refuse(self, settings: Iterable[str], others: Sequence[VisionTask[Any]]) -> None:
         """Settings of another kind would be ignored, so they are mistakes."""

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from dmc.choices import NetworkChoice, batch_size, clamped, pretrained, shorter_side
 from dmc.data.open import open_labeled, open_with_held_out
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source, share_held_out
 from dmc.device import pick_device
+from dmc.distill.teachers import Teachers
+from dmc.errors import DmcError
 from dmc.evaluation import classification as evaluation
+from dmc.metrics.incremental import Confusion, Matrix
 from dmc.models.blueprint import is_detector
 from dmc.models.specialist import Output, Specialist
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
@@ -26,7 +31,10 @@ SMALL_SIDE = 48  # pixels; up to here images are CIFAR's kind, and a CIFAR ResNe
 class Classification(VisionTask[Specialist]):
     singular = "classifier"
     paper_arch, paper_weights, paper_form = "cifar_resnet32", None, PAPER_FORM
+    paper_schedules = (SPECIALIST, CONSOLIDATION)
     own_settings = ("temperature", "scale", "balance", "output")
+    metric, measurement = "accuracy", Confusion
+    least_classes = 2  # of a softmax
 
     def is_architecture(self, arch: str) -> bool:
         return not is_detector(arch)
@@ -86,6 +94,23 @@ class Classification(VisionTask[Specialist]):
 
     def plan(self, teachers: Sequence[Specialist], aux: Source, **settings: Any) -> ClassifierConsolidation:
         return ClassifierConsolidation(teachers, aux, **settings)
+
+    def side_by_side(self, models: Sequence[Specialist]) -> Teachers:
+        return Teachers(models)
+
+    def measure(
+        self, model: evaluation.Classifier, test: Source, so_far: Sequence[str], asked: Sequence[str]
+    ) -> Confusion:
+        """A class that the model does not know is never its answer."""
+        strange = [name for name in model.classes.names if name not in so_far]
+        if strange:
+            raise DmcError(f"the method's model answers with {strange[0]!r}, a class that has not arrived yet")
+        source = test.keep(asked)
+        counts_CK, _ = evaluation.answers(model, source)
+        matrix: Matrix = np.zeros((len(so_far), len(so_far)), dtype=np.int64)
+        rows, columns = ([so_far.index(name) for name in known] for known in (source.classes, model.classes.names))
+        matrix[np.ix_(rows, columns)] = counts_CK.numpy()
+        return Confusion(so_far, matrix)
 
 
 def _accuracy(model: Specialist, images: Source) -> str:

@@ -11,8 +11,10 @@ from dmc.data.annotations import DetectionImages, open_annotated
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.device import pick_device
+from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.errors import DmcError
 from dmc.evaluation import detection as evaluation
+from dmc.metrics.average_precision import Precisions
 from dmc.models.blueprint import is_detector
 from dmc.models.detector import Detector
 from dmc.models.specialist import Output
@@ -29,7 +31,9 @@ from dmc.training.schedule import DETECTION, Schedule
 class Detection(VisionTask[Detector]):
     singular = "detector"
     paper_arch, paper_weights, paper_form = "retinanet_resnet50_fpn", "imagenet", {"held_out": 0}
+    paper_schedules = (DETECTION, DETECTION)
     own_settings = ("anchors", "box_weight")
+    metric, measurement = "mAP", Precisions
 
     def is_architecture(self, arch: str) -> bool:
         return is_detector(arch)
@@ -80,6 +84,19 @@ class Detection(VisionTask[Detector]):
 
     def plan(self, teachers: Sequence[Detector], aux: Source, **settings: Any) -> DetectorConsolidation:
         return DetectorConsolidation(teachers, aux, **settings)
+
+    def side_by_side(self, models: Sequence[Detector]) -> DetectorTeachers:
+        return DetectorTeachers(models)
+
+    def measure(
+        self, model: Detector | DetectorTeachers, test: Source, so_far: Sequence[str], asked: Sequence[str]
+    ) -> Precisions:
+        """Images without objects stay in: false alarms count."""
+        found = evaluation.evaluate(model, test, keep=[name for name in asked if name in model.classes.names])
+        per_class = {name: precision.eleven_points for name, precision in found.per_class.items()}
+        known = all(name in per_class for name in so_far)
+        overall = {"all": found.of(so_far)} if known else {}
+        return Precisions(per_class, overall | {"area": found.mean_area, "COCO AP50": found.coco_50})
 
 
 def _precision(model: Detector, images: Source) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dmc.data.annotations import DetectionImages, open_annotated
+from dmc.data.annotations import open_annotated
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch
 from dmc.data.loader import MEMORY
@@ -67,10 +66,8 @@ def train(
     """Train a detector on scenes with boxes."""
     source = open_annotated(data)
     detector = detector_for(source, arch, preprocessing, size, weights, seed)
-    began = {"weights": weights}
-    return fit_scenes(
-        detector, source, out, schedule, seed, memory, resume, checkpoint_every, settings=began, exam=exam
-    )
+    kept = (out, schedule, seed, memory, resume, checkpoint_every)
+    return fit_model(detector, source, Detection(detector, source.classes), *kept, {"weights": weights}, exam)
 
 
 def detector_for(
@@ -85,21 +82,3 @@ def detector_for(
     preprocessing = preprocessing or detector_preprocessing(arch)
     preprocessing = replace(preprocessing, size=size or preprocessing.size)
     return Detector.untrained(arch, source.classes, preprocessing, seed, weights)
-
-
-def fit_scenes(
-    detector: Detector,
-    source: DetectionImages,
-    out: str | Path | None = None,
-    schedule: Schedule = DETECTION,
-    seed: int = 0,
-    memory: int = MEMORY,
-    resume: bool = False,
-    checkpoint_every: float = CHECKPOINT_EVERY,
-    task: Detection | None = None,
-    settings: Mapping[str, Any] | None = None,
-    exam: HeldOut[Detector] | None = None,
-) -> Detector:
-    """Train a detector, as it is, on scenes with some or all of its classes."""
-    task = task or Detection(detector, source.classes)
-    return fit_model(detector, source, task, out, schedule, seed, memory, resume, checkpoint_every, settings, exam)
