@@ -14,12 +14,14 @@ import pytest
 from dmc.bench.coco import IN_COCO, VOC, with_other_objects, without_voc_objects
 from dmc.bench.reproduce import recipe_job
 from dmc.bench.runner import Bench
+from dmc.data.sources import Objects
 from dmc.errors import DmcError
-from dmc.methods import methods_named
+from dmc.methods import method_named, methods_named
 from dmc.models.detector import detector_preprocessing
 from dmc.recipes.profile import load_profile
 from dmc.recipes.recipe import comparisons, load_recipes, published
 from dmc.training.schedule import DETECTION
+from tests.bench.test_reach import reachable
 from tests.conftest import Answer
 from tests.detectors import scene, write_voc
 
@@ -152,6 +154,28 @@ def test_detectors_are_compared_on_any_groups(dmc: Dmc, data_root: Path, tmp_pat
     assert "# voc, 5 + 5 classes, profile smoke" in said.out
     runs = [json.loads(p.read_text()) for p in sorted((tmp_path / "g").glob("order-*/finetuning/group-1/*/run.json"))]
     assert [run["seed"] for run in runs] == [0, 1]  # all that differs, where the groups are given
+
+
+def test_a_lesson_shows_no_objects_of_other_groups(data_root: Path, tmp_path: Path) -> None:
+    """Their images are there where they also show new objects, and what is known of them is not."""
+    bench = Bench("voc", 0, load_profile("smoke", "voc"), tmp_path, data_root)
+    stream = bench.open(0)
+    lesson = bench.lesson(stream, method_named("finetuning"), order=0, i=1)
+    assert lesson.data.classes == tuple(sorted(stream.groups[1]))
+    objects = [thing for thing in reachable(lesson) if isinstance(thing, Objects)]
+    assert len(objects) == len(lesson.data) < len(stream.train)
+    assert all((one.labels_M < len(lesson.data.classes)).all() for one in objects)
+    everyone = [record.objects for record in stream.train.records() if record.objects]
+    known = {stream.train.classes.index(name) for name in stream.groups[1]}
+    boxes = sum(label in known for one in everyone for label in one.labels_M.tolist())
+    assert sum(len(one.boxes_M4) for one in objects) == boxes < sum(len(one.boxes_M4) for one in everyone)
+    everything = bench.lesson(stream, method_named("oracle"), order=0, i=1)
+    assert set(everything.data.classes) == set(stream.so_far(1))
+
+
+def test_settings_of_classifiers_are_refused(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
+    said = dmc("bench", "voc", "--set", "balance=true", "--data-root", data_root, "-o", tmp_path / "b")
+    assert (said.code, said.err) == (2, "dmc: balance is a setting of classifiers\n")
 
 
 def test_what_an_earlier_version_left_is_refused(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, load_re
 
 log = logging.getLogger("dmc")
 OF_SPECIALISTS = ("arch", "weights", "preprocessing", "overlap", "specialist")  # all that they depend on
-AND_PERHAPS = ("data", "size")  # where they are not the paper's
+AND_PERHAPS = ("data", "size")  # where they are set: folders keep the names that they have without
 Row = dict[str, Any]  # setting, row, orders, and for each column what was measured and what was published
 
 

@@ -130,10 +130,10 @@ class Bench:
                 f"the last group has one class, and {', '.join(demanding)} would train a softmax on it alone: "
                 "choose groups of another size, or leave them out"
             )
-        if len(last) != len(first):
+        if len(last) != len(first) and not self.profile.groups:
             log.info(f"the last group has {counted(last)}")
         profile = self.profile.below(self.data_root)
-        for network, group in ((profile.network, first), (profile.new_network, last)):
+        for network, group in {profile.new_network: last, profile.network: first}.items():  # mostly the same
             kind.untrained(stream.train.keep(group), network, profile.preprocessing, None, seed=0)
 
     def run_cell(self, method: Method, order: int) -> str:

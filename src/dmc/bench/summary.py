@@ -88,9 +88,14 @@ def mean_std(values: Sequence[float]) -> Spread:
 
 def _means(of_orders: Sequence[Sequence[float]]) -> list[float | None]:
     """Means after each group."""
-    return [None if isnan(mean) else mean for mean in np.mean(of_orders, axis=0).tolist()]
+    return _known(np.mean(of_orders, axis=0).tolist())
 
 
-def _spread(of_orders: Sequence[Sequence[float]]) -> list[float]:
+def _spread(of_orders: Sequence[Sequence[float]]) -> list[float | None]:
     """Standard deviations after each group; none of one order."""
-    return np.std(of_orders, axis=0, ddof=1).tolist() if len(of_orders) > 1 else []
+    return _known(np.std(of_orders, axis=0, ddof=1).tolist()) if len(of_orders) > 1 else []
+
+
+def _known(values: Sequence[float]) -> list[float | None]:
+    """JSON has no NaN."""
+    return [None if isnan(value) else value for value in values]

@@ -82,6 +82,7 @@ class Method(ABC):
     least_classes: ClassVar[int] = 1  # in a group; 2 where a softmax over the group alone is trained
 
     def serves(self, kind: str) -> bool:
+        """Whether it can teach models of that kind."""
         return not self.kinds or kind in self.kinds
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
@@ -117,8 +118,9 @@ def fitted(wide: AnyModel, lesson: Lesson, name: str, task: Objective | None = N
 def specialist_for(lesson: Lesson) -> Any:
     """The model of the new classes that DMC and inference twice build on."""
     profile = lesson.profile
-    own = {key: value for key, value in profile.differences.items() if key in ("new_arch", "new_weights", "new_epochs")}
-    name = f"specialist-{digest(own)}" if own else "specialist"
+    usual = (profile.new_network, profile.on_new_classes) == (profile.network, profile.specialist)
+    unlike = (profile.new_arch, Path(profile.new_weights or "").name, profile.new_epochs)
+    name = "specialist" if usual else f"specialist-{digest(unlike)}"
     return trained_once(lesson, name, profile.new_network, profile.on_new_classes)
 
 
@@ -128,7 +130,7 @@ def joint_model(lesson: Lesson) -> Any:
 
 
 def trained_once(lesson: Lesson, name: str, network: NetworkChoice, schedule: Schedule) -> Any:
-    """A model for the lesson's classes alone, from its initial weights: the same for all methods."""
+    """A model for the lesson's classes alone: the same for all methods, whichever needs it first."""
     kind, data = lesson.profile.task, lesson.data
     lesson.shared.mkdir(parents=True, exist_ok=True)
     with FileLock(lesson.shared / f".{name}-lock"):  # another process may be at it

@@ -19,7 +19,7 @@ from dmc.distill.losses import LossName
 from dmc.distill.targets import Centring
 from dmc.distill.teachers import Scale
 from dmc.errors import DmcError, nearest, require_known
-from dmc.tasks import VisionTask, task_for
+from dmc.tasks import VisionTask, others, task_for
 from dmc.tasks.detector_consolidation import ANCHORS
 from dmc.training.schedule import CONSOLIDATION, SPECIALIST, Schedule
 
@@ -89,7 +89,7 @@ class Profile(BaseModel):
 
     @property
     def differences(self) -> dict[str, Any]:
-        """All that is not the paper's for classifiers."""
+        """All that is not the default."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def changed(self, **changes: Any) -> Profile:
@@ -135,8 +135,9 @@ def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile
                 schedules[key] |= value
             else:
                 raise DmcError(f"setting {key} has parts: write {key}.epochs=20, not {key}={value}")
-    paper = task_for("", str(settings.get("arch", ""))).paper_schedules
-    for key, schedule in zip(SECTIONS, paper, strict=True):
+    task = task_for("", str(settings.get("arch", "")))
+    task.refuse([key for layer in changes for key in layer], others(task))
+    for key, schedule in zip(SECTIONS, task.paper_schedules, strict=True):
         settings[key] = schedule.model_dump() | schedules[key]
     try:
         return Profile(name=name, **settings)

@@ -32,6 +32,8 @@ from dmc.report.figures import (
 )
 from dmc.report.provenance import caution
 
+Lines = tuple[list[str], list[list[str]]]  # what stands above the columns, and in each line
+
 
 def report(job: Reproduction, rows: Sequence[Row]) -> str:
     """Draws the recipe's figure, gives its table."""
@@ -55,24 +57,20 @@ def as_table(job: Reproduction, rows: Sequence[Row]) -> str:
     return "\n".join([*about, table[0], "|---" * len(shown[0]) + "|", *table[1:]]) + caution(job.profile)
 
 
-Lines = tuple[list[str], list[list[str]]]  # what stands above the columns, and in each line
-
-
 def beside_published(job: Reproduction, rows: Sequence[Row]) -> Lines:
-    columns = job.recipe.columns
+    """A column of the paper's beside each in which it has numbers."""
     known = {column for row in rows for column in row["published"]}
-    lines = []
-    for row in rows:
-        shown = []
-        for column in columns:
-            shown.append(cell(row.get(column)))
-            shown += [_published(row["published"].get(column)) or "-"] if column in known else []
-        lines.append([row["setting"], row["row"], str(row["orders"]), *shown])
-    heads = [f"{column} | *published*" if column in known else column for column in columns]
-    return ["orders", *heads], lines
+    heads, lines = ["orders"], [[row["setting"], row["row"], str(row["orders"])] for row in rows]
+    for column in job.recipe.columns:
+        heads += [column, "*published*"] if column in known else [column]
+        for line, row in zip(lines, rows, strict=True):
+            line.append(cell(row.get(column)))
+            line += [_published(row["published"].get(column)) or "-"] if column in known else []
+    return heads, lines
 
 
 def with_classes(job: Reproduction, rows: Sequence[Row]) -> Lines:
+    """A column for each class; below a row that the paper has, too, its numbers."""
     groups = [group for comparison in job.comparisons().values() for group in comparison.profile.groups]
     classes, columns = in_order_of_arrival(groups), job.recipe.columns
     lines = []
