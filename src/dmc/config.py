@@ -10,7 +10,7 @@ This file imports no torch: the command line reads it to show its help.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -45,13 +45,19 @@ class Config(BaseModel):
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
         """Check settings that a user gave, and make a configuration of them."""
-        for name in given:
-            if name not in cls.model_fields:
-                raise DmcError(_unknown(name, cls))
+        cls.refuse_foreign(given)
         try:
             return cls.model_validate(dict(given))
         except ValidationError as error:
-            raise DmcError(_in_words(error)) from None
+            raise DmcError(_in_words(error, cls)) from None
+
+    @classmethod
+    def refuse_foreign(cls, names: Iterable[str]) -> None:
+        """Refuse settings that only another kind of model has."""
+        for name in names:
+            kinds = {owner.whose for owner in _below(Config) if name in owner.model_fields} - {"", cls.whose}
+            if kinds and name not in cls.model_fields:
+                raise DmcError(f"{name.replace('_', '-')} is a setting of {min(kinds)}")
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """Copy the settings with some of them changed, and check them again."""
@@ -64,15 +70,6 @@ class Config(BaseModel):
         return cls.of(own), {name: value for name, value in given.items() if name not in own}
 
 
-def _unknown(name: str, owner: type[Config]) -> str:
-    """Word the error about a setting that a job does not have."""
-    for sibling in _below(Config):
-        if name in sibling.model_fields and sibling.whose not in ("", owner.whose):
-            return f"{name.replace('_', '-')} is a setting of {sibling.whose}"
-    known = [*owner.model_fields, *Schedule.model_fields, *Length.model_fields, *RunConfig.model_fields]
-    return f"there is no setting {name!r}{nearest(name, known)}"
-
-
 def _below(owner: type[Config]) -> Iterator[type[Config]]:
     """Give every subclass, direct or not."""
     for below in owner.__subclasses__():
@@ -80,17 +77,20 @@ def _below(owner: type[Config]) -> Iterator[type[Config]]:
         yield from _below(below)
 
 
-def _in_words(error: ValidationError) -> str:
+def _in_words(error: ValidationError, owner: type[Config]) -> str:
     """Word the first error: `epochs 0 should be greater than or equal to 1`."""
     wrong = error.errors()[0]
-    name, text = ".".join(map(str, wrong["loc"])), str(wrong["msg"]).removeprefix("Value error, ")
+    *outer, last = map(str, wrong["loc"]) if wrong["loc"] else ("",)
+    name, text = ".".join([*outer, last]), str(wrong["msg"]).removeprefix("Value error, ")
     if not name:  # several settings that do not go together
         return text
+    if wrong["type"] == "extra_forbidden":
+        known = Schedule.model_fields if outer else {**owner.model_fields, **Schedule.model_fields}
+        return f"there is no setting {name!r}{nearest(name, ['.'.join([*outer, field]) for field in known])}"
     hint = ""
     if wrong["type"] == "literal_error":
-        hint = nearest(
-            str(wrong["input"]), str(wrong["ctx"]["expected"]).replace(" or ", ", ").replace("'", "").split(", ")
-        )
+        words = str(wrong["ctx"]["expected"]).replace(" or ", ", ").replace("'", "").split(", ")
+        hint = nearest(str(wrong["input"]), words)
     return f"{name} {wrong['input']!r} {text.replace('Input should', 'should')}{hint}"
 
 

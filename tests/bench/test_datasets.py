@@ -14,15 +14,7 @@ import scipy.io
 from PIL import Image
 
 from dmc.bench import readers
-from dmc.bench.datasets import (
-    DATASETS,
-    FOLDERS,
-    LAYOUTS,
-    download,
-    open_dataset,
-    open_dataset_folder,
-    require,
-)
+from dmc.bench.datasets import DATASETS, LAYOUTS, download, open_dataset, require
 from dmc.bench.readers import excluded
 from dmc.data.decode import CenterCrop, decode
 from dmc.data.sources import Source
@@ -44,7 +36,7 @@ def pixels(source: Source, place: int) -> np.ndarray:
 
 
 def test_every_data_set_has_a_description_and_a_layout() -> None:
-    assert set(DATASETS) == set(LAYOUTS) | set(FOLDERS)
+    assert set(DATASETS) == set(LAYOUTS)
     assert {"cifar100", "imagenet32", "mnist", "svhn", "dtd", "places365", "cub200", "birdsnap"} < set(DATASETS)
 
 
@@ -269,6 +261,7 @@ def test_folders_are_found_where_they_are_read_from(tmp_path: Path) -> None:
     (coco / "annotations").mkdir(parents=True)
     (coco / "train2017").mkdir()
     (coco / "annotations" / "instances_train2017.json").write_text("{}")
-    require(["coco2017"], tmp_path)
-    download(["coco2017"], tmp_path)
-    assert open_dataset_folder("coco2017", tmp_path)[0] == coco
+    require(["coco-others", "coco-exclusive"], tmp_path)
+    download(["coco-others", "coco-exclusive"], tmp_path)
+    with pytest.raises(DmcError, match=r"instances_train2017.json is not a COCO annotation file"):
+        open_dataset("coco-others", tmp_path)

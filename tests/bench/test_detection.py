@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tarfile
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,16 @@ import numpy as np
 import pytest
 
 from dmc.bench.coco import IN_COCO, VOC, with_other_objects, without_voc_objects
-from dmc.bench.detection import DetectionReproduction, load_detection_profile, load_detection_recipes
+from dmc.bench.reproduce import recipe_job
+from dmc.bench.runner import Bench
+from dmc.config import DETECTION
+from dmc.data.annotations import Objects
 from dmc.errors import DmcError
-from dmc.recipes.recipe import published
+from dmc.methods import method_named, methods_named
+from dmc.models.detector import Detector
+from dmc.recipes.profile import load_profile
+from dmc.recipes.recipe import comparisons, load_recipes, published
+from tests.bench.test_reach import reachable
 from tests.conftest import Answer
 from tests.detectors import scene, write_voc
 
@@ -74,87 +80,150 @@ def test_a_detection_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path:
     said = dmc(*command, "--json")
     assert said.code == 0, said.err
     rows = json.loads(said.out)
-    recipe = load_detection_recipes()[name].at("smoke")
-    assert {(row["setting"], row["row"]) for row in rows} == {(s, r) for s in recipe.splits for r in recipe.rows}
-    assert not any("failed" in row for row in rows), said.err
+    recipe = load_recipes()[name].at("smoke")
+    assert [(row["setting"], row["row"]) for row in rows] == [(s, r) for s in recipe.all_variants for r in recipe.rows]
+    assert "failed" not in said.err
     for row in rows:
-        assert all(0 <= value <= 1 for value in row["per_class"].values())
-        assert f"{row['row']} {row['made']['minutes']:.1f}" in (out / f"{name}-smoke.md").read_text()
+        assert all(0 <= value["mean"] <= 1 for value in row["per class"].values())
+        assert f"{row['row']} 0." in (out / f"{name}-smoke.md").read_text()  # minutes
     stamps = {p: p.stat().st_mtime_ns for p in out.rglob("model.safetensors")}
     said = dmc(*command)
     assert said.code == 0
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps  # finished rows are not made again
     assert "profile smoke" in said.out
     assert "mean nothing" in (out / f"{name}-smoke.md").read_text()
-    require_made_as_planned(name, {p.parent.name: json.loads(p.read_text()) for p in out.rglob("models/*/run.json")})
+    assert (out / f"{name}-smoke.png").stat().st_size > 5_000
+    require_made_as_planned(name, [json.loads(p.read_text()) for p in out.rglob("group-1/*/run.json")])
 
 
-def require_made_as_planned(name: str, runs: dict[str, Any]) -> None:
+def require_made_as_planned(name: str, runs: list[Any]) -> None:
     """What each row's model was really made of."""
+    tasks = [run["task"]["name"] for run in runs if "task" in run]
+    mergers = [run for run in runs if "teachers" in run]
+    teachers = [[len(teacher["classes"]) for teacher in run["teachers"]] for run in mergers]
     if name == "voc-10+10":
-        tasks = {row: runs[f"kind-{row}"]["task"]["name"] for row in ("shmelkov", "finetuning")}
-        assert tasks == {"shmelkov": "AdaptedShmelkov", "finetuning": "Detection"}
-        centrings = {row: run["centring"] for row, run in runs.items() if "dmc" in row}
-        assert centrings == {"kind-dmc": "none", "kind-dmc-centring-per-teacher": "per-teacher"}
-        assert [len(teacher["classes"]) for teacher in runs["kind-dmc"]["teachers"]] == [5, 5]
+        assert sorted(tasks) == ["AdaptedShmelkov", "Detection"]
+        assert sorted(run["centring"] for run in mergers) == ["none", "per-teacher"]
+        assert teachers == [[5, 5]] * 2
     if name == "voc-19+1-each":
-        assert [len(teacher["classes"]) for teacher in runs["kind-dmc"]["teachers"]] == [2, 1]
+        assert teachers == [[2, 1]] * 3
     if name == "voc-aux-amount":
-        seen = sorted((run["aux"]["images"], run["schedule"]["epochs"]) for run in runs.values())
+        seen = sorted((run["aux"]["images"], run["schedule"]["epochs"]) for run in mergers)
         assert seen == [(4, 4), (8, 2), (16, 1)]
     if name == "voc-base-networks":
-        (run,) = (run for row, run in runs.items() if "dmc" in row)
-        assert [teacher["arch"].split(",")[0] for teacher in run["teachers"]] == [
+        assert [teacher["arch"].split(",")[0] for teacher in mergers[0]["teachers"]] == [
             "retinanet:timm/test_resnet",
             "retinanet:timm/test_efficientnet",
         ]
 
 
-def test_rows_of_other_settings_are_not_taken_over(data_root: Path, tmp_path: Path) -> None:
-    """A profile has a folder of its own; one whose settings have changed since is refused."""
-    recipe, profile = load_detection_recipes()["voc-10+10"], load_detection_profile("smoke")
-    folders = set()
-    for other, refused in (
-        (profile, False),
-        (profile, False),
-        (profile.model_copy(update={"size": 99}), True),
-        (load_detection_profile("lite"), False),
-    ):
-        (bench,) = DetectionReproduction("voc-10+10", recipe, other, 1, tmp_path, data_root).benches().values()
-        folders.add(bench.folder)
-        with pytest.raises(DmcError, match="holds another comparison") if refused else nullcontext():
-            bench.settle()
-    assert len(folders) == 2
+def test_a_table_has_a_column_for_each_class(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
+    """A row is asked about the classes that it knows; another setting and a method of one's own are more rows."""
+    command = ("reproduce", "voc-base-networks", "--profile", "smoke", "--data-root", data_root, "-o", tmp_path / "v")
+    said = dmc(*command, "--also", "Larger boxes: {box_weight: 2}", "--methods", "finetuning")
+    assert said.code == 0, said.err
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.out.splitlines() if line[:1] == "|"]
+    assert lines[0] == ["setting", "row", "bus", "cat", "dog", "old", "new", "all", "COCO AP50"]
+    rows = [line[:2] for line in lines[2:]]
+    labels = ["Old classes", "Consolidated, a smaller network", "Finetuning"]
+    assert rows == [[setting, label] for setting in ("", "Larger boxes") for label in labels]
+    old, merged = lines[2], lines[3]
+    assert [place for place, cell in enumerate(old[2:]) if not cell] == [2, 4, 5]  # dog, new, all
+    assert all(merged[1:])
+    weights = {p: json.loads(p.read_text())["box_weight"] for p in (tmp_path / "v").rglob("consolidated/run.json")}
+    assert sorted(weights.values()) == [1, 2]
+    assert len([*(tmp_path / "v").rglob("first/learned")]) == 1  # trained once for both settings
 
 
-def test_recipes_share_what_they_have_in_common() -> None:
-    """The same detectors under the same names: of the nineteen classes, and of all auxiliary images."""
-    recipes = {name: recipe.at("lite") for name, recipe in load_detection_recipes().items()}
-    assert (
-        recipes["voc-10+10"].plan("DMC").slug == recipes["voc-aux-amount"].plan("All auxiliary data").slug == "kind-dmc"
-    )
-    assert recipes["voc-10+10"].plan("DMC, centred per teacher").slug == "kind-dmc-centring-per-teacher"
-    paper = load_detection_recipes()
-    assert paper["voc-19+1"].plan("DMC").slug == paper["voc-base-networks"].plan("Consolidated (ResNet-34)").slug
-    assert paper["voc-19+1"].plan("Finetuning").slug == "kind-finetuning"
+def test_detectors_are_compared_on_any_groups(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
+    """As classifiers are: classes in an order, several groups of them."""
+    serving = {"finetuning", "adapted-shmelkov", "dmc", "inference-twice", "oracle"}
+    assert {method.name for method in methods_named("all", "detector")} == serving
+    command = ("bench", "voc", "--group-size", 1, "--set", "classes=3", "--profile", "smoke", "--orders", 1)
+    some = ("--methods", "adapted-shmelkov,dmc,inference-twice")
+    said = dmc(*command, *some, "--data-root", data_root, "-o", tmp_path / "b", "--json")
+    assert said.code == 0, said.err
+    found = json.loads(said.out)
+    assert set(found) < serving
+    assert {tuple(row["classes"]) for row in found.values()} == {(1, 2, 3)}
+    assert len({row["accuracy"][0] for row in found.values()}) == 1  # the first group's model is shared
+    said = dmc(*command, "--methods", "lwf", "--data-root", data_root, "-o", tmp_path / "c")
+    assert (said.code, "lwf is not for detectors, which voc is about: leave it out" in said.err) == (2, True)
+    given = ("bench", "voc", "--profile", "smoke", "--orders", 2, "--methods", "finetuning", "--data-root", data_root)
+    said = dmc(*given, "-o", tmp_path / "g")
+    assert "# voc, 5 + 5 classes, profile smoke" in said.out
+    runs = [json.loads(p.read_text()) for p in sorted((tmp_path / "g").glob("order-*/finetuning/group-1/*/run.json"))]
+    assert [run["seed"] for run in runs] == [0, 1]  # all that differs, where the groups are given
+
+
+def test_a_lesson_shows_no_objects_of_other_groups(data_root: Path, tmp_path: Path) -> None:
+    """Their images are there where they also show new objects, and what is known of them is not."""
+    bench = Bench("voc", 0, load_profile("smoke", "voc"), tmp_path, data_root)
+    stream = bench.open(0)
+    lesson = bench.lesson(stream, method_named("finetuning"), order=0, i=1)
+    assert lesson.data.classes == tuple(sorted(stream.groups[1]))
+    objects = [thing for thing in reachable(lesson) if isinstance(thing, Objects)]
+    assert len(objects) == len(lesson.data) < len(stream.train)
+    assert all((one.labels_M < len(lesson.data.classes)).all() for one in objects)
+    everyone = [record.marked for record in stream.train.records() if record.marked]
+    known = {stream.train.classes.index(name) for name in stream.groups[1]}
+    boxes = sum(label in known for one in everyone for label in one.labels_M.tolist())
+    assert sum(len(one.boxes_M4) for one in objects) == boxes < sum(len(one.boxes_M4) for one in everyone)
+    everything = bench.lesson(stream, method_named("oracle"), order=0, i=1)
+    assert set(everything.data.classes) == set(stream.so_far(1))
+
+
+def test_settings_of_classifiers_are_refused(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
+    said = dmc("bench", "voc", "--set", "balance=true", "--data-root", data_root, "-o", tmp_path / "b")
+    assert (said.code, said.err) == (2, "dmc: balance is a setting of classifiers\n")
+
+
+def test_what_an_earlier_version_left_is_refused(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
+    (tmp_path / "detectors-smoke").mkdir()
+    command = ("reproduce", "voc-aux-amount", "--profile", "smoke", "--data-root", data_root, "-o", tmp_path)
+    said = dmc(*command)
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "was left by an earlier version" in said.err
+
+
+def test_recipes_share_what_they_have_in_common(tmp_path: Path) -> None:
+    """The same rows in the same folders, and the same detectors in all splits."""
+
+    def benches(name: str, profile: str) -> dict[str, Bench]:
+        return recipe_job(name, profile, 1, tmp_path, None, [], [], False).benches()
+
+    assert benches("voc-10+10", "lite")[""].folder == benches("voc-aux-amount", "lite")[""].folder
+    paper = benches("voc-19+1", "paper")[""]
+    assert paper.folder == benches("voc-base-networks", "paper")["Class 20 (ResNet-34)"].folder
+    assert paper.folder == benches("voc-19+1-each", "paper")["tvmonitor"].folder
+    other = benches("voc-10+10", "paper")
+    assert {bench.common for bench in other.values()} == {paper.common}
+    assert len({bench.folder for bench in other.values()} | {paper.folder}) == 4
+    assert other[""].common != benches("voc-10+10", "lite")[""].common
 
 
 def test_the_papers_rows(dmc: Dmc, tmp_path: Path) -> None:
     """Each row has the classes that it should, and their mean is what the paper prints (to its rounding)."""
-    recipes = load_detection_recipes()
+    recipes = load_recipes()
     for name in ("voc-10+10", "voc-19+1", "voc-19+1-each"):
+        groups = {c.setting: c.profile.groups for c in comparisons(recipes[name], "paper", {})}
         for row in published(name):
-            old, new = recipes[name].splits[row.get("setting", "")]
+            old, new = groups[row["setting"]]
             known = {n for n, ap in zip(VOC, row["ap"], strict=True) if ap is not None}
             expected = {"Old classes": set(old), "New classes": set(new)}.get(row["row"], set(VOC))
             assert known == expected, (name, row)
-            if row["all"] is not None:
-                assert np.mean(row["ap"]) == pytest.approx(row["all"], abs=0.2), (name, row)
-    paper = load_detection_profile("paper")
-    assert (paper.arch, paper.size) == ("retinanet_resnet50_fpn", 640)
-    assert (paper.consolidation.epochs, paper.consolidation.lr, paper.consolidation.batch_size) == (100, 1e-3, 12)
-    assert recipes["voc-19+1"].new_arch == "retinanet_resnet34_fpn"
+            if "all" in row:
+                assert np.mean(row["ap"]) == pytest.approx(row["all"][0], abs=0.2), (name, row)
+    paper = load_profile("paper", "voc", recipes["voc-19+1"].settings)
+    assert (paper.arch, paper.new_arch, paper.weights) == (
+        "retinanet_resnet50_fpn",
+        "retinanet_resnet34_fpn",
+        "imagenet",
+    )
+    assert paper.specialist == paper.consolidation == DETECTION
+    assert Detector.architectures.preprocessing(paper.arch).size == 640
     said = dmc("reproduce", "voc-10+10", "--data-root", tmp_path, "-o", tmp_path / "x")
     assert said.code == 2
-    assert "PASCAL VOC 2007 is missing: put VOCdevkit/VOC2007/ with ImageSets/Main/trainval.txt" in said.err
+    assert "PASCAL VOC 2007 is missing: put VOCdevkit/VOC2007/ImageSets/Main/trainval.txt" in said.err
+    assert said.err.count("MS COCO 2017 training images is missing") == 1
     assert "0.9 GB" in said.err

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from dmc.bench.runner import Bench, confusion, every_tracker
+from dmc.bench.runner import Bench, every_tracker
 from dmc.config import CONSOLIDATION, SPECIALIST
 from dmc.data.subsets import ListedImages
 from dmc.errors import DmcError
-from dmc.methods import METHODS, Learned, Lesson, Method
+from dmc.methods import METHODS, Learned, Lesson, Method, methods_named
+from dmc.metrics.incremental import Confusion
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile, strength_for
 from tests.conftest import Answer, tiny, write_images
@@ -33,7 +34,8 @@ def test_every_method_goes_through_three_groups(dmc: Dmc, tmp_path: Path) -> Non
     said = dmc(*command, "--json")
     assert said.code == 0, said.err
     found = json.loads(said.out)
-    assert set(found) == set(METHODS)
+    everyone = methods_named("all", "classifier")
+    assert set(found) == {method.name for method in everyone}
     assert {row["profile"] for row in found.values()} == {"smoke"}
     for name, row in found.items():
         assert len(row["accuracy"]) == 3
@@ -49,14 +51,14 @@ def test_every_method_goes_through_three_groups(dmc: Dmc, tmp_path: Path) -> Non
     assert "profile smoke" in (tmp_path / "b" / "table.md").read_text()
     assert (tmp_path / "b" / "accuracy.png").stat().st_size > 10_000
     stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "b").rglob("confusion.npy")}
-    assert len(stamps) == 3 * len(METHODS)
+    assert len(stamps) == 3 * len(everyone)
     said = dmc(*command[:-2], "--methods", "lwf", *command[-2:])
     assert said.code == 0
     for table in (said.out, (tmp_path / "b" / "table.md").read_text()):
         assert "`smoke`: its numbers only show that everything runs, and mean nothing." in table
     assert {p: p.stat().st_mtime_ns for p in stamps} == stamps  # finished cells are not run again
     table = (tmp_path / "b" / "table.md").read_text()
-    assert all(method.title in table for method in METHODS.values())  # and all of them are shown
+    assert all(method.title in table for method in everyone)  # and all of them are shown
     minutes = sum(row["minutes"] for row in map(read_json, (tmp_path / "b" / "order-0" / "lwf").rglob("made.json")))
     assert f"--methods lwf -o {tmp_path}/b`" in table  # what to type to get it again
     assert f"LwF {minutes:.1f}, " in table
@@ -134,8 +136,8 @@ def test_a_cell_that_diverges_does_not_stop_the_others(
         (("digits", "--group-size", "3"), "the last group has one class, and fixed-representation, lwf, ewc, ewc++"),
         (("digits", "--set", "arch=resnett", "--group-size", "2"), "unknown architecture 'resnett'"),
         (("digits", "--set", "loss=[1"), "setting loss=[1: cannot parse '[1'"),
-        (("digits", "--set", "loss=foo"), "setting loss: Input should be 'l2', 'l1' or 'kd'\n"),
-        (("digits", "--set", "specialist.epoch=3"), "permitted; did you mean 'specialist.epochs'?"),
+        (("digits", "--set", "loss=foo"), "loss 'foo' should be 'l2', 'l1' or 'kd'\n"),
+        (("digits", "--set", "specialist.epoch=3"), "no setting 'specialist.epoch'; did you mean 'specialist.epochs'?"),
         (("digits", "--set", "specialist=3"), "write specialist.epochs=20, not specialist=3"),
         (("icifar100",), "CIFAR-100 is missing: put cifar100/train"),
     ],
@@ -212,7 +214,7 @@ def test_a_class_that_cannot_be_tested(dmc: Dmc, tmp_path: Path) -> None:
 
 
 def test_the_first_group_is_watched_for_every_method() -> None:
-    found = {tracker.prefix for tracker in every_tracker(tiny("ab").module)}
+    found = {tracker.prefix for tracker in every_tracker(tiny("ab").module, "classifier")}
     assert found == {"fisher", "walk", "path"}
 
 
@@ -227,12 +229,15 @@ def test_answers_outside_of_the_classes_so_far(bench: Bench) -> None:
     stream = bench.open(0)
     names = stream.so_far(1)
     specialist = Specialist.untrained("cifar_resnet8", names[:2], bench.profile.preprocessing)
-    matrix = confusion(specialist, stream.test, names)
+    kind = bench.profile.task
+    found = kind.measure(specialist, stream.test, names, names)
+    assert isinstance(found, Confusion)
+    matrix = found.matrix
     per_class = [int((np.array(list(stream.test.labels())) == stream.test.classes.index(n)).sum()) for n in names]
     assert matrix.sum(axis=1).tolist() == per_class
     assert matrix[:, 2:].sum() == 0
     with pytest.raises(DmcError, match="answers with 'z', a class that has not arrived"):
-        confusion(specialist.widened("z"), stream.test, names)
+        kind.measure(specialist.widened("z"), stream.test, names, names)
 
 
 def test_groups_larger_than_a_profile_was_made_for(dmc: Dmc, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch
 from dmc.distill.detector_teachers import DetectorTeachers
-from dmc.methods.adapted_shmelkov import AdaptedShmelkov
+from dmc.methods.adapted_shmelkov import WithOldOutputs
 from dmc.models.detector import Detector
 from dmc.models.one_stage import Answers, OneStage
 from dmc.tasks.detector_consolidation import DetectionDistillation
@@ -114,7 +114,7 @@ def test_adapted_shmelkov_adds_the_old_outputs_at_the_old_models_best_anchors() 
         "abc",
         output="sigmoid",
     )
-    task = AdaptedShmelkov(wide, fixed("ab", OLD, 0), ("c",), anchors=2)
+    task = WithOldOutputs(wide, fixed("ab", OLD, 0), ("c",), anchors=2)
     scene = DetectionBatch(
         IMAGES, torch.zeros(2), [(32, 32)] * 2, [torch.zeros(0, 4)] * 2, [torch.zeros(0).long()] * 2, []
     )

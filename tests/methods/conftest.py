@@ -12,5 +12,5 @@ from dmc.recipes.profile import Profile
 
 def lesson(data: ArrayImages, folder: Path, strength: float = 0.0) -> Lesson:
     quick = Schedule(epochs=2, batch_size=8)
-    profile = Profile(name="test", specialist=quick, consolidation=quick)
+    profile = Profile(name="test", arch="cifar_resnet8", size=16, specialist=quick, consolidation=quick)
     return Lesson(data, None, profile, strength, seed=0, folder=folder, shared=folder)

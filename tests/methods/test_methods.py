@@ -151,7 +151,7 @@ def test_icarl_shares_its_budget_among_all_classes(tmp_path: Path, monkeypatch: 
     kept = exemplars.of(second.notes)
     assert {name: len(images) for name, images in kept.items()} == {"a": 2, "b": 2, "c": 2, "d": 2}
     assert torch.equal(kept["a"], exemplars.of(first.notes)["a"][:2])  # the best stay
-    assert method.classifier(second).classes.names == ("a", "b", "c", "d")
+    assert method.predictor(second).classes.names == ("a", "b", "c", "d")
 
 
 def test_dmc_plus_has_the_appendixs_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,35 +2,58 @@
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from dmc.bench.streams import class_order, grouped
-from dmc.metrics.incremental import scores
+from dmc.metrics.average_precision import Precisions
+from dmc.metrics.incremental import Confusion, Matrix, StreamScores, scores
 
 # Three groups (2, 1 and 1 classes), ten test images a class.
-GROUPS = [[0, 1], [2], [3]]
+GROUPS = ["ab", "c", "d"]
 AFTER_1 = np.array([[9, 1], [3, 7]])
 AFTER_2 = np.array([[6, 0, 4], [2, 4, 4], [0, 0, 10]])
 AFTER_3 = np.array([[5, 0, 0, 5], [1, 2, 0, 7], [1, 1, 4, 4], [0, 0, 2, 8]])
 JOINT_3 = np.array([[9, 1, 0, 0], [1, 9, 0, 0], [0, 0, 9, 1], [0, 0, 1, 9]])
 
 
+def summed(*after: Matrix) -> StreamScores:
+    return scores([Confusion("abcd"[: len(matrix)], matrix) for matrix in after], GROUPS)
+
+
 def test_scores_of_a_stream() -> None:
-    found = scores([AFTER_1, AFTER_2, AFTER_3], GROUPS)
+    found = summed(AFTER_1, AFTER_2, AFTER_3)
     assert found.accuracy == pytest.approx([16 / 20, 20 / 30, 19 / 40])
     assert found.per_group == [pytest.approx([0.8]), pytest.approx([0.5, 1.0]), pytest.approx([0.35, 0.4, 0.8])]
     assert found.final == pytest.approx(0.475)
     assert found.average_incremental == pytest.approx((20 / 30 + 19 / 40) / 2)  # the first group does not count
     assert found.forgetting == pytest.approx(((0.8 - 0.35) + (1.0 - 0.4)) / 2)
     assert found.old_new_gap == pytest.approx((0.35 + 0.4) / 2 - 0.8)
+    assert found.per_class == pytest.approx({"a": 0.5, "b": 0.2, "c": 0.4, "d": 0.8})
 
 
 def test_intransigence_compares_the_newest_group_with_joint_training() -> None:
-    found = scores([AFTER_1, AFTER_2, AFTER_3], GROUPS)
-    joint = scores([AFTER_1, JOINT_3[:3, :3], JOINT_3], GROUPS)
+    found = summed(AFTER_1, AFTER_2, AFTER_3)
+    joint = summed(AFTER_1, JOINT_3[:3, :3], JOINT_3)
     assert joint.per_group[1][1] == 1.0  # 9 of the 9 that are left in the cut matrix
     assert found.intransigence(joint) == pytest.approx(((1.0 - 1.0) + (0.9 - 0.8)) / 2)
+
+
+def test_classes_that_nobody_asked_about_have_no_score(tmp_path: Path) -> None:
+    """Of three classes a was asked about, and of detectors b, too, which nothing shows."""
+    counts = Confusion("abc", np.array([[3, 0, 1], [0, 0, 0], [0, 0, 0]]))
+    found = Precisions({"a": 0.75, "b": math.nan}, {"COCO AP50": math.nan})
+    for measured in (counts, found):
+        measured.save(tmp_path)
+        again = type(measured).load(tmp_path, "abc")
+        assert again.of("a") == 0.75
+        assert math.isnan(again.of("ac"))
+    assert (found.of("ab"), math.isnan(again.details["COCO AP50"])) == (0.75, True)
+    old = scores([counts, counts], ["a", "bc"])
+    assert (old.old, math.isnan(old.new), math.isnan(old.final)) == (0.75, True, True)
 
 
 def test_order_0_is_icarls() -> None:

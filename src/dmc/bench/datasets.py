@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import NamedTuple
 
 import yaml
 from pydantic import BaseModel, ConfigDict
 
 from dmc.bench import readers
-from dmc.data.readers import FolderImages
+from dmc.bench.coco import with_other_objects, without_voc_objects
+from dmc.data.annotations import open_annotated
+from dmc.data.readers import FolderImages, TarImages
 from dmc.data.tables import ParquetImages
 from dmc.errors import DmcError, first_line
 
@@ -73,39 +74,6 @@ def open_dataset(name: str, root: Path | None) -> readers.Splits:
     raise DmcError(missing(name, root))
 
 
-def open_dataset_folder(name: str, root: Path | None) -> tuple[Path, str, str]:
-    """For detection: a folder and two parts of it, training and test or annotations and images."""
-    parts = FOLDERS[name]
-    folder = parts.found(root) if root else None
-    if folder is None:
-        raise DmcError(missing(name, root))
-    return folder, parts.first, parts.second
-
-
-class Parts(NamedTuple):
-    folder: str
-    first: str
-    second: str
-    file: str = "{}"  # by which a part is known to be there
-
-    @property
-    def needed(self) -> list[str]:
-        return [self.file.format(part) for part in (self.first, self.second)]
-
-    def found(self, root: Path) -> Path | None:
-        for folder in (root / self.folder, root / "aux" / self.folder):
-            if all((folder / file).exists() for file in self.needed):
-                return folder
-        return None
-
-
-FOLDERS = {
-    "voc2007": Parts("VOCdevkit/VOC2007", "trainval", "test", "ImageSets/Main/{}.txt"),
-    "voc-small": Parts("voc2012_lite", "train", "val", "ImageSets/Main/{}.txt"),
-    "coco2017": Parts("coco", "annotations/instances_train2017.json", "train2017"),
-}
-
-
 def described(names: Iterable[str]) -> dict[str, dict[str, str]]:
     about = {name: DATASETS[name] for name in names}
     return {name: {"what": a.images, "size": a.size, "from": a.page} for name, a in about.items()}
@@ -113,10 +81,7 @@ def described(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 def missing(name: str, root: Path | None) -> str:
     about = DATASETS[name]
-    if name in FOLDERS:
-        wanted = f"{FOLDERS[name].folder}/ with {' and '.join(FOLDERS[name].needed)}"
-    else:
-        wanted = " or ".join(" and ".join(layout.patterns) for layout in LAYOUTS[name]).replace("**/", "")
+    wanted = " or ".join(" and ".join(layout.patterns) for layout in LAYOUTS[name]).replace("**/", "")
     where = f"under {root}" if root else "under a data root, which is not given"
     hub = f"; parquet copy: hf-hub {about.hub}" if about.hub else ""
     fetch = "; it can be downloaded" if about.archives or about.hub else ""
@@ -127,7 +92,7 @@ def require(names: Iterable[str], root: Path | None) -> None:
     """All that is missing is named at once."""
     absent = [missing(name, root) for name in names if root is None or not _there(name, root)]
     if absent:
-        raise DmcError("; ".join(absent))
+        raise DmcError("; ".join(dict.fromkeys(absent)))
 
 
 def download(names: Iterable[str], root: Path | None) -> None:
@@ -157,10 +122,19 @@ def download(names: Iterable[str], root: Path | None) -> None:
 
 
 def _there(name: str, root: Path) -> bool:
-    layouts: Iterable[Layout | Parts] = LAYOUTS[name] if name in LAYOUTS else [FOLDERS[name]]
-    return any(layout.found(root) for layout in layouts)
+    return any(layout.found(root) for layout in LAYOUTS[name])
 
 
+def _voc(folder: str, *splits: str) -> Layout:
+    """A VOC folder, with the lists of its training and of its test scenes."""
+
+    def read(*lists: list[Path]) -> readers.Splits:
+        return readers.Splits(*(open_annotated(f"{path.parents[2]},split={path.stem}") for (path,) in lists))
+
+    return Layout(tuple(f"{folder}/ImageSets/Main/{split}.txt" for split in splits), read)
+
+
+COCO = ("coco/annotations/instances_train2017.json", "coco/train2017")
 LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "cifar100": (
         Layout(("cifar100/**/train*.parquet", "cifar100/**/test*.parquet"), readers.table("fine_label")),
@@ -211,6 +185,11 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
             ("birdsnap/**/train*.parquet",), lambda shards: readers.birdsnap(ParquetImages(shards, True, None, None))
         ),
     ),
+    "voc2007": (_voc("VOCdevkit/VOC2007", "trainval", "test"),),
+    "voc-small": (_voc("voc2012_lite", "train", "val"),),
+    "coco-others": (Layout(COCO, lambda file, images: readers.Splits(with_other_objects(file[0], images[0]))),),
+    "coco-exclusive": (Layout(COCO, lambda file, images: readers.Splits(without_voc_objects(file[0], images[0]))),),
+    "coco-small": (Layout(("coco/coco-*.tar",), lambda shards: readers.Splits(TarImages(shards))),),
 }
 
 DATASETS: dict[str, About] = {

@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from dmc.bench import datasets, streams
-from dmc.bench.detection import DetectionReproduction, load_detection_profile, load_detection_recipes
-from dmc.bench.runner import Bench, confusion
+from dmc.bench.coco import VOC
+from dmc.bench.runner import Bench
 from dmc.bench.summary import collected, mean_std, summary
 from dmc.errors import DmcError, require_known
 from dmc.files import digest
-from dmc.methods import Method, method_named
-from dmc.metrics.incremental import Matrix
-from dmc.models.load import load
-from dmc.models.model import require
-from dmc.models.specialist import Specialist
-from dmc.recipes.profile import Profile, load_profile
+from dmc.methods import Method, method_named, title_of
+from dmc.recipes.profile import Profile
 from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, load_recipes, parsed_variants, published
 
 log = logging.getLogger("dmc")
 OF_SPECIALISTS = ("arch", "weights", "preprocessing", "overlap", "specialist")  # all that they depend on
+AND_PERHAPS = ("data", "size")  # where they are set: folders keep the names that they have without
 Row = dict[str, Any]  # setting, row, orders, and for each column what was measured and what was published
 
 
@@ -43,32 +38,46 @@ class Reproduction:
     also: Mapping[str, Changes] = field(default_factory=dict)
     skip_missing: bool = False  # leave out settings whose data is not there
 
+    def comparisons(self) -> dict[str, Comparison]:
+        return {c.name: c for c in comparisons(self.recipe, self.profile, self.also)}
+
+    @property
+    def metric(self) -> str:
+        """What is measured, in a word."""
+        return next(iter(self.comparisons().values())).profile.task.metric
+
     def benches(self) -> dict[str, Bench]:
-        return {c.setting: self._bench(c) for c in comparisons(self.recipe, self.profile, self.also)}
+        return {name: self._bench(comparison) for name, comparison in self.comparisons().items()}
 
     def _bench(self, comparison: Comparison) -> Bench:
-        settings = comparison.profile.identity
-        place = f"{self.recipe.stream}-g{comparison.group_size}-{self.profile}"
+        settings, groups = comparison.profile.identity, comparison.profile.groups
+        cells = "+".join(str(len(group)) for group in groups) if groups else f"g{comparison.group_size}"
+        shared = {key: settings.get(key) for key in OF_SPECIALISTS}
+        shared |= {key: settings[key] for key in AND_PERHAPS if key in settings}
+        among = "" if groups else f"{cells}-"
         return Bench(
             self.recipe.stream,
             comparison.group_size,
             comparison.profile,
-            self.folder / f"{place}-{digest(settings)}",
+            self.folder / f"{self.recipe.stream}-{cells}-{self.profile}-{digest(settings)}",
             self.data_root,
-            common=self.folder / f"{place}-specialists-{digest({key: settings.get(key) for key in OF_SPECIALISTS})}",
+            common=self.folder / f"{self.recipe.stream}-{among}{self.profile}-specialists-{digest(shared)}",
         )
 
-    def methods(self) -> list[Method]:
-        return [method_named(name) for name in dict.fromkeys((*self.recipe.methods, *self.added))]
+    def rows_of(self, comparison: Comparison) -> dict[str, Method]:
+        """By name. Methods that the user adds are compared where no row has conditions of its own."""
+        added = self.added if comparison.name == comparison.setting else ()
+        wanted = [*comparison.rows.items(), *((name, name) for name in added)]
+        return {title_of(row): method_named(method) for row, method in wanted}
 
     def download(self) -> None:
         datasets.download(needed_data(self.recipe, self.profile, self.also), self.data_root)
 
     def run(self) -> list[Row]:
         """Everything that is not finished yet. All data is looked for before anything trains."""
-        benches = self.ready()
-        for bench in benches.values():
-            bench.run_all(self.methods(), range(self.orders))
+        benches, compared = self.ready(), self.comparisons()
+        for name, bench in benches.items():
+            bench.run_all([*self.rows_of(compared[name]).values()], range(self.orders))
         rows = self.rows(benches)
         if not rows:
             raise DmcError(f"no cell is finished; see failed.txt below {self.folder}")
@@ -76,65 +85,80 @@ class Reproduction:
 
     def made(self, rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
         """How each row was made."""
-        benches = self.benches()
+        shown, benches = {(row["setting"], row["row"]) for row in rows}, self.benches()
         return {
-            f"{row['setting']}, {row['row']}": benches[row["setting"]].made(row["method"])
-            for row in rows
-            if "method" in row
+            ", ".join(filter(None, (comparison.setting, row))): benches[name].made(method.name)
+            for name, comparison in self.comparisons().items()
+            for row, method in self.rows_of(comparison).items()
+            if (comparison.setting, row) in shown
         }
 
     def ready(self) -> dict[str, Bench]:
-        """The settings that are finished, and those whose data is there, all of them checked."""
-        ready, methods = self.benches(), self.methods()
-        with_aux = any(method.uses_aux for method in methods)
-        to_do = [
-            s for s, bench in ready.items() if bench.profile.overlap or not bench.complete(methods, range(self.orders))
-        ]
+        """The comparisons that are finished, and those whose data is there, all of them checked."""
+        ready = self.benches()
+        methods = {name: [*self.rows_of(comparison).values()] for name, comparison in self.comparisons().items()}
+        self._refuse_earlier(ready.values())
+        to_do = [name for name, bench in ready.items() if not bench.complete(methods[name], range(self.orders))]
+        with_aux = {name: any(method.uses_aux for method in methods[name]) for name in to_do}
         if not self.skip_missing:
-            wanted = [streams.needed_data(self.recipe.stream, ready[s].profile, with_aux) for s in to_do]
-            datasets.require(dict.fromkeys(name for names in wanted for name in names), self.data_root)
-        for setting in to_do:
+            wanted = [streams.needed_data(self.recipe.stream, ready[name].profile, with_aux[name]) for name in to_do]
+            datasets.require(dict.fromkeys(data for names in wanted for data in names), self.data_root)
+        opened = {}
+        for name in to_do:
             try:
-                stream = ready[setting].open(0, with_aux)
+                opened[name] = ready[name].open(0, with_aux[name])
             except DmcError as error:
                 if not self.skip_missing:
                     raise
-                log.warning(f"{setting} is left out: {error}")
-                del ready[setting]
+                log.warning(f"{name or self.name} is left out: {error}")
+                del ready[name]
                 continue
-            if ready[setting].profile.overlap and len(stream.groups) != 2:
-                raise DmcError(f"{setting}: {len(stream.groups)} groups overlap, but two are compared; change classes")
+            groups = opened[name].groups
+            if ready[name].profile.overlap and len(groups) != 2:
+                raise DmcError(f"{name}: {len(groups)} groups overlap, but two are compared; change classes")
         if not ready:
             raise DmcError(f"{self.name}: the data of every setting is missing")
-        for setting in to_do:
-            if setting in ready:
-                ready[setting].require_runnable(methods)
+        for name, stream in opened.items():
+            ready[name].require_runnable(methods[name], stream)
         return ready
+
+    def _refuse_earlier(self, benches: Iterable[Bench]) -> None:
+        """Detectors once had folders of another shape."""
+        left = self.folder / f"detectors-{self.profile}"
+        if left.exists() and any(bench.profile.groups for bench in benches):
+            raise DmcError(f"{left} was left by an earlier version, whose detectors this one cannot continue: "
+                           "choose another folder")  # fmt: skip
 
     def rows(self, benches: Mapping[str, Bench]) -> list[Row]:
         """For each setting and method: measured (mean and standard deviation over orders) and published."""
-        found = []
-        for setting, bench in benches.items():
-            if bench.profile.overlap:
-                for method in self.methods():
-                    found += _overlap_rows(setting, bench, method, self.orders, with_teachers=method.name == "dmc")
-                continue
-            measured = summary(collected(bench))
-            for method in self.methods():
-                if method.name in measured:
-                    names = {"setting": setting, "row": method.title, "method": method.name}
-                    found.append(names | measured[method.name])
+        found, compared = [], self.comparisons()
+        for name, bench in benches.items():
+            scores = by_overlap(bench, self.orders) if bench.profile.overlap else summary(collected(bench))
+            for row, method in self.rows_of(compared[name]).items():
+                if method.name in scores:
+                    names = {"setting": compared[name].setting, "row": row, "method": method.name}
+                    found.append(names | scores[method.name] | {"profile": self.profile})
+        order = [title_of(row) for row in (*self.recipe.all_rows, *self.added)]
+        settings = list(dict.fromkeys(row["setting"] for row in found))
+        found.sort(key=lambda row: (settings.index(row["setting"]), order.index(row["row"])))
+        return self._beside_published(found)
+
+    def _beside_published(self, rows: Sequence[Row]) -> list[Row]:
+        """The paper has no numbers for settings that the user adds, nor for other classes than its own."""
         paper_rows = published(self.name)
         # Where settings are not what is compared, a profile's own one stands for the paper's.
         by_row = not self.recipe.variants and len({row["setting"] for row in paper_rows}) == 1
         known = {row["row"] if by_row else (row["setting"], row["row"]): row for row in paper_rows}
-        added = {c.setting for c in comparisons(self.recipe, self.profile, self.also) if c.added}
-        for row in found:
-            paper = known.get(row["row"] if by_row else (row["setting"], row["row"]), {})
-            paper = {} if row["setting"] in added else paper
-            row["profile"] = self.profile
+        groups = {c.setting: c.profile.groups for c in comparisons(load_recipes()[self.name], "paper", {})}
+        compared = self.comparisons().values()
+        foreign = {c.setting for c in compared if c.added or c.profile.groups != groups.get(c.setting, ())}
+        for row in rows:
+            found = known.get(row["row"] if by_row else (row["setting"], row["row"]), {})
+            paper = {} if row["setting"] in foreign else found
             row["published"] = {column: paper[column] for column in self.recipe.columns if column in paper}
-        return found
+            if "ap" in paper:
+                row["published"]["per class"] = dict(zip(VOC, paper["ap"], strict=True))
+        return list(rows)
 
 
 def recipe_job(
@@ -146,91 +170,67 @@ def recipe_job(
     added: Sequence[str],
     also: Sequence[str],
     skip_missing: bool,
-) -> Reproduction | DetectionReproduction:
-    """What is to be done for a recipe of either kind."""
-    classifiers, detectors = load_recipes(), load_detection_recipes()
-    require_known("recipe", name, [*classifiers, *detectors])
-    if name in detectors:
-        if added or also or skip_missing:
-            raise DmcError(f"{name} is about detectors: more methods or settings, or missing data, are for classifiers")
-        settings = load_detection_profile(profile)
-        return DetectionReproduction(name, detectors[name], settings, orders or 1, folder, data_root)
-    variants = parsed_variants(also)
-    recipe = classifiers[name].at(profile)
-    return Reproduction(name, recipe, profile, orders or 5, folder, data_root, added, variants, skip_missing)
+) -> Reproduction:
+    """What is to be done for a recipe."""
+    recipes = load_recipes()
+    require_known("recipe", name, recipes)
+    recipe, variants = recipes[name].at(profile), parsed_variants(also)
+    return Reproduction(
+        name, recipe, profile, orders or recipe.orders, folder, data_root, added, variants, skip_missing
+    )
 
 
 def known_recipes(profile: str) -> dict[str, dict[str, Any]]:
     """Describe every recipe by name."""
-    found = {name: listed(recipe, profile) for name, recipe in load_recipes().items()}
-    settings = load_detection_profile(profile)
-    return found | {name: recipe.listed(settings) for name, recipe in load_detection_recipes().items()}
+    return {name: listed(recipe, profile) for name, recipe in load_recipes().items()}
 
 
 def needed_data(recipe: Recipe, profile: str, also: Mapping[str, Changes] | None = None) -> list[str]:
     """The names of the data sets that a recipe wants."""
-    with_aux = any(method_named(name).uses_aux for name in recipe.methods)
-    wanted = [streams.needed_data(recipe.stream, c.profile, with_aux) for c in comparisons(recipe, profile, also or {})]
-    return list(dict.fromkeys(name for names in wanted for name in names))
+    found: dict[str, None] = {}
+    for comparison in comparisons(recipe, profile, also or {}):
+        with_aux = any(method_named(name).uses_aux for name in comparison.rows.values())
+        found |= dict.fromkeys(streams.needed_data(recipe.stream, comparison.profile, with_aux))
+    return list(found)
 
 
 def listed(recipe: Recipe, profile: str) -> dict[str, Any]:
     """Describe a recipe: what it compares, and the data that it needs."""
-    shown = recipe.at(profile)
-    default = load_profile(profile, recipe.stream)
+    shown, used = recipe.at(profile), comparisons(recipe, profile, {})[0].profile
+    sizes = [len(group) for group in used.groups]
     return {
-        "title": recipe.title,
-        "source": recipe.source,
-        "group sizes": list(shown.group_sizes),
-        "methods": list(shown.methods),
-        "settings": list(shown.variants),
-        "classes": shown.settings.get("classes", default.classes),
-        "data": datasets.described(needed_data(recipe, profile)) | _weights(default),
+        "title": shown.title,
+        "source": shown.source,
+        "group sizes": sizes or list(shown.group_sizes),
+        "methods": list(shown.all_rows),
+        "settings": [*shown.variants, *shown.in_turn],
+        "classes": sum(sizes) or used.classes,
+        "data": datasets.described(needed_data(recipe, profile)) | _weights(used),
     }
 
 
 def _weights(profile: Profile) -> dict[str, dict[str, str]]:
     if profile.weights != "imagenet":
         return {}
-    where = "the hub, fetched by timm; or a file, weights=FILE"
-    return {f"{profile.arch} weights": {"what": f"{profile.arch} trained on ImageNet", "size": "0.5 GB", "from": where}}
+    what, where = (
+        f"what {profile.arch} begins with, trained on ImageNet",
+        "the hub or torchvision; or a file, weights=FILE",
+    )
+    return {f"{profile.arch} weights": {"what": what, "size": "up to 0.5 GB", "from": where}}
 
 
-def _overlap_rows(setting: str, bench: Bench, method: Method, orders: int, with_teachers: bool) -> list[Row]:
-    """DMC's two teachers, each asked about its own classes, and a method's model, by who knew the class."""
-    own = "Consolidated" if with_teachers else method.title
-    cells: dict[str, list[dict[str, float]]] = {"Model 1": [], "Model 2": []} if with_teachers else {}
-    cells[own] = []
-    for order in range(orders):
-        last = bench.cell_folder(method.name, order) / "group-1" / "confusion.npy"
-        if not last.exists():
-            continue
-        stream = bench.open(order)
-        first, second = (set(group) for group in stream.groups)
-        answers: dict[str, tuple[Matrix, Sequence[str]]] = {own: (np.load(last), stream.so_far(1))}
-        if with_teachers:
-            new = require(load(bench.shared_folder(order, stream, 1) / "specialist"), Specialist)
-            answers |= {
-                "Model 1": (np.load(last.parent.parent / "group-0" / "confusion.npy"), stream.so_far(0)),
-                "Model 2": (confusion(new, stream.test, stream.groups[1]), stream.groups[1]),
-            }
-        spans = {"only first": first - second, "common": first & second, "only second": second - first}
-        for row, (matrix, names) in answers.items():
-            parts = spans | ({"all": first | second} if row == own else {})
-            cells[row].append({span: _accuracy(matrix, names, of) for span, of in parts.items() if of & set(names)})
-    return [
-        {
-            "setting": setting,
-            "row": row,
-            **({"method": method.name} if row == own else {}),
-            "orders": len(found),
-            **{span: mean_std([cell[span] for cell in found]) for span in found[0]},
+def by_overlap(bench: Bench, orders: int) -> dict[str, Row]:
+    """Of each method the accuracies by who was taught a class, the first group, the second, or both."""
+    found: dict[str, Row] = {}
+    for method, cells in collected(bench).items():
+        shares = []
+        for order in (order for order in cells if order < orders):
+            first, second = (set(group) for group in bench.groups(order))
+            spans = {"only first": first - second, "common": first & second, "only second": second - first}
+            measured = bench.measured(method, order, 1)
+            shares.append({span: measured.of(sorted(of)) for span, of in (spans | {"all": first | second}).items()})
+        means = {span: mean_std([share[span] for share in shares]) for span in shares[0]} if shares else {}
+        found[method] = {"orders": len(shares)} | {
+            span: mean for span, mean in means.items() if mean["mean"] is not None
         }
-        for row, found in cells.items()
-        if found
-    ]
-
-
-def _accuracy(matrix: Matrix, names: Sequence[str], of: set[str]) -> float:
-    rows = [i for i, name in enumerate(names) if name in of]
-    return float(np.diag(matrix)[rows].sum() / matrix[rows].sum())
+    return found

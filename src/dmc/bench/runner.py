@@ -4,7 +4,9 @@ DIR/bench.json                                        what was asked
 DIR/order-0/groups.json                               the classes of each group, so that a table needs no data
 DIR/order-0/first/                                    the first group's model, shared by all methods
 DIR/order-0/shared/group-1-of-10-classes/specialist/  the model of a later group alone, for methods that build on one
-DIR/order-0/dmc/group-1/confusion.npy                 a finished group; made.json tells how it was made
+DIR/order-0/shared/10-classes-5e2f0c1a/               where groups are given, the same and first/, named by the classes
+DIR/order-0/dmc/group-1/confusion.npy                 a finished group (of detectors: precisions.json)
+DIR/order-0/dmc/group-1/made.json                     how it was made
 DIR/tuning/                                           the same for two groups of validation data, for each strength
 """
 
@@ -20,28 +22,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 from dmc.bench.datasets import require
-from dmc.bench.streams import ClassStream, Groups, members, needed_data, open_stream, validation
+from dmc.bench.streams import ClassStream, needed_data, open_stream, validation
 from dmc.classes import counted
-from dmc.data.sources import Source
+from dmc.config import RunConfig
+from dmc.data.loader import MEMORY
 from dmc.data.subsets import ListedImages
 from dmc.device import pick_device
 from dmc.errors import DmcError, first_line
-from dmc.evaluation.classification import Classifier, answers
-from dmc.files import replacing, settle, write_text
+from dmc.files import digest, settle, write_text
 from dmc.methods import METHODS, Learned, Lesson, Method
 from dmc.methods.importance import ImportanceMethod, Regularised, Tracker
-from dmc.metrics.incremental import Matrix, StreamScores, scores
-from dmc.models.specialist import Specialist
+from dmc.metrics.incremental import Groups, Measured, StreamScores, in_order_of_arrival, scores
 from dmc.recipes.profile import Profile, strength_for
 from dmc.seeds import seed_for
 from dmc.training.run_folder import made
-from dmc.training.supervised import fit_labeled
+from dmc.training.supervised import fit_model
 
 log = logging.getLogger("dmc")
 MADE, GROUPS = "made.json", "groups.json"
@@ -68,9 +68,19 @@ class Bench:
     def common_folder(self, order: int) -> Path:
         return (self.common or self.folder) / f"order-{order}"
 
-    def shared_folder(self, order: int, stream: ClassStream, i: int) -> Path:
-        """For what does not depend on the method. A stream cut short has the same groups; its last may be smaller."""
-        return self.common_folder(order) / "shared" / f"group-{i}-of-{len(stream.groups[i])}-classes"
+    def shared_folder(self, order: int, i: int, names: Sequence[str]) -> Path:
+        """For what depends on these classes of group i, and on no method. A stream cut short has the same groups; its
+        last may be smaller."""
+        shared = self.common_folder(order) / "shared"
+        if not self.profile.groups:
+            return shared / f"group-{i}-of-{len(names)}-classes"
+        return shared / f"{len(names)}-classes-{digest(sorted(names))}"
+
+    @property
+    def arrival(self) -> str:
+        """How many classes arrive at a time, in words."""
+        given = " + ".join(str(len(group)) for group in self.profile.groups)
+        return f"{given} classes" if given else f"{self.group_size} classes at a time"
 
     def open(self, order: int, with_aux: bool = False) -> ClassStream:
         stream = open_stream(self.stream, self.group_size, order, self.profile, self.data_root, with_aux)
@@ -101,25 +111,31 @@ class Bench:
         """Nothing is left to run, so no data is needed."""
         return bool(methods) and all(self.finished(method.name, order) for order in orders for method in methods)
 
-    def require_runnable(self, methods: Sequence[Method]) -> None:
+    def require_runnable(self, methods: Sequence[Method], opened: ClassStream | None = None) -> None:
         """What would go wrong in every cell should do so before anything trains."""
         if not methods:
             raise DmcError("no method is named; all stands for every one")
+        kind = self.profile.task
+        for method in methods:
+            if not method.serves(kind.singular):
+                raise DmcError(f"{method.name} is not for {kind.singular}s, which {self.stream} is about: leave it out")
         with_aux = any(method.uses_aux for method in methods)
         require(needed_data(self.stream, self.profile, with_aux), self.data_root)
-        stream = self.open(0, with_aux)
+        stream = opened or self.open(0, with_aux)
         first, last = stream.groups[0], stream.groups[-1]
         if len(stream.groups) < 2:
             raise DmcError(f"all {len(first)} classes are in the first group: choose smaller groups")
-        demanding = [method.name for method in methods if len(last) < method.least_classes]
+        demanding = [m.name for m in methods if len(last) < min(m.least_classes, kind.least_classes)]
         if demanding:
             raise DmcError(
                 f"the last group has one class, and {', '.join(demanding)} would train a softmax on it alone: "
                 "choose groups of another size, or leave them out"
             )
-        if len(last) != len(first):
+        if len(last) != len(first) and not self.profile.groups:
             log.info(f"the last group has {counted(last)}")
-        Specialist.untrained(self.profile.arch, first, self.profile.preprocessing, weights=self.profile.weights)
+        profile = self.profile.below(self.data_root)
+        for network, group in {profile.new_network: last, profile.network: first}.items():  # mostly the same
+            kind.untrained(stream.train.keep(group), network, profile.preprocessing, None, seed=0)
 
     def run_cell(self, method: Method, order: int) -> str:
         """Do what is left of a cell. Gives an empty text, or why the cell ended early."""
@@ -146,7 +162,7 @@ class Bench:
         for i, _ in enumerate(stream.groups):
             method = deepcopy(given)  # it remembers nothing but what it returns
             place = folder / f"group-{i}"
-            if (place / "confusion.npy").exists():
+            if (place / self.measurement.file).exists():
                 continue
             started = time.monotonic()
             lesson = self.lesson(stream, method, order, i)
@@ -156,12 +172,13 @@ class Bench:
                 method.learn(Learned.load(folder / f"group-{i - 1}" / "learned"), lesson).save(place / "learned")
             learned = Learned.load(place / "learned")  # nothing but what was saved goes on, as after a kill
             require_budget(method, learned)
-            matrix = confusion(method.classifier(learned), stream.test, stream.so_far(i))
-            with replacing(place / "confusion.npy") as path, path.open("wb") as file:
-                np.save(file, matrix)
+            model, names = method.predictor(learned), stream.so_far(i)
+            asked = [name for name in names if name in model.classes.names] if method.is_part else names
+            kind = self.profile.task
+            measured = kind.measure(model, stream.test, names, asked)
+            measured.save(place)
             write_text(place / MADE, json.dumps(made(started), indent=2) + "\n")
-            share = matrix.trace() / matrix.sum()
-            log.info(f"{method.name}, order {order}: {share:.1%} of {len(matrix)} classes")
+            log.info(f"{method.name}, order {order}: {kind.metric} {measured.of(asked):.1%} of {len(asked)} classes")
 
     def strength(self, method: Method, order: int) -> float:
         if method.name in self.strengths:
@@ -199,32 +216,38 @@ class Bench:
 
     def lesson(self, stream: ClassStream, method: Method, order: int, i: int) -> Lesson:
         """All that a method gets to see. Lists of their own: no way leads from them to other images."""
-        data = stream.train.keep(stream.so_far(i) if method.sees_everything else stream.groups[i])
+        names = stream.so_far(i) if method.sees_everything else stream.groups[i]
+        data = stream.train.keep(names)
         return Lesson(
             data=ListedImages(data, data.records()),
             aux=stream.aux if method.uses_aux else None,
-            profile=self.profile,
+            profile=self.profile.below(self.data_root),
             strength=self.strength(method, order),
-            seed=seed_for(order, "group", i) % 2**31,
+            seed=self.seed(order, "group", i),
             folder=self.cell_folder(method.name, order) / f"group-{i}",
-            shared=self.shared_folder(order, stream, i),
+            shared=self.shared_folder(order, i, names),
         )
+
+    def seed(self, order: int, *place: str | int) -> int:
+        """Where the groups are given, all that differs between orders is the seed."""
+        return order if self.profile.groups else seed_for(order, *place) % 2**31
 
     def first(self, stream: ClassStream, order: int) -> Learned:
         """The first group's model, trained once for each order, watched by every tracker that a method needs."""
-        folder = self.common_folder(order) / "first"
+        names = stream.groups[0]
+        place = self.shared_folder(order, 0, names) if self.profile.groups else self.common_folder(order)
+        folder = place / "first"
         if not (folder / "learned" / "learned.json").exists():
             folder.mkdir(parents=True, exist_ok=True)
             with FileLock(folder / ".first-lock"):
-                data = stream.train.keep(stream.groups[0])
-                profile, seed = self.profile, seed_for(order, "first") % 2**31
-                start = Specialist.untrained(
-                    profile.arch, data.classes, profile.preprocessing, seed=seed, weights=profile.weights
-                )
-                start.to(pick_device())
-                task = Regularised(start, data.classes, every_tracker(start.module))
-                run = folder / "run"
-                trained = fit_labeled(start, data, run, profile.specialist, seed, resume=True, task=task)
+                data, seed = stream.train.keep(names), self.seed(order, "first")
+                profile, kind = self.profile.below(self.data_root), self.profile.task
+                start = kind.untrained(data, profile.network, profile.preprocessing, None, seed).to(pick_device())
+                trackers = every_tracker(start.module, kind.singular)
+                plain = kind.supervised(start, data.classes)
+                task = Regularised(start, data.classes, trackers) if trackers else plain
+                kept = (folder / "run", profile.specialist, seed, MEMORY, RunConfig(resume=True))
+                trained = fit_model(start, data, task, *kept, {"weights": profile.network.weights})
                 Learned([trained], task.notes()).save(folder / "learned")
         return Learned.load(folder / "learned")
 
@@ -235,10 +258,19 @@ class Bench:
     def finished(self, method: str, order: int) -> StreamScores | None:
         """The scores of a cell, if it has all of its groups."""
         groups = self.groups(order)
-        files = [self.cell_folder(method, order) / f"group-{i}" / "confusion.npy" for i in range(len(groups))]
-        if not groups or not all(file.exists() for file in files):
+        places = [self.cell_folder(method, order) / f"group-{i}" for i in range(len(groups))]
+        if not groups or not all((place / self.measurement.file).exists() for place in places):
             return None
-        return scores([np.load(file) for file in files], members(groups))
+        return scores([self.measured(method, order, i) for i in range(len(groups))], groups)
+
+    @property
+    def measurement(self) -> type[Measured]:
+        return self.profile.task.measurement
+
+    def measured(self, method: str, order: int, i: int) -> Any:
+        """What the method scored after group i."""
+        place, names = self.cell_folder(method, order) / f"group-{i}", in_order_of_arrival(self.groups(order)[: i + 1])
+        return self.measurement.load(place, names)
 
     def groups(self, order: int) -> Groups:
         """The classes of each group, once a cell of this order was begun."""
@@ -248,7 +280,7 @@ class Bench:
 
     def known_methods(self) -> list[str]:
         """Those that something is known about, also if their own file is not at hand."""
-        there = {path.name for path in self.folder.glob("order-*/*") if (path / "group-0" / "confusion.npy").exists()}
+        there = {path.parents[1].name for path in self.folder.glob(f"order-*/*/group-0/{self.measurement.file}")}
         return [*(name for name in METHODS if name in there), *sorted(there - METHODS.keys())]
 
     def made(self, method: str) -> list[dict[str, Any]]:
@@ -257,9 +289,9 @@ class Bench:
         return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
-def every_tracker(module: nn.Module) -> list[Tracker]:
-    """What any method wants to have watched while the first group is learned."""
-    regularisers = [method for method in METHODS.values() if isinstance(method, ImportanceMethod)]
+def every_tracker(module: nn.Module, kind: str) -> list[Tracker]:
+    """What any method for a kind of model wants to have watched while the first group is learned."""
+    regularisers = [m for m in METHODS.values() if isinstance(m, ImportanceMethod) and m.serves(kind)]
     found: dict[str, Tracker] = {}
     for tracker in (tracker for method in regularisers for tracker in method.trackers(module, {})):
         if type(found.setdefault(tracker.prefix, tracker)) is not type(tracker):
@@ -281,17 +313,3 @@ def require_budget(method: Method, learned: Learned) -> None:
     kept = sum(-(-note.numel() // pixels) for note in learned.notes.values() if of_images(note))
     if kept > method.memory:
         raise DmcError(f"{method.name} keeps {kept} images but declared {method.memory}")
-
-
-def confusion(model: Classifier, test: Source, names: Sequence[str]) -> Matrix:
-    """Counts of (class, answer) over the classes so far, both in order of arrival. A class that the model does not know
-    is never its answer."""
-    strange = [name for name in model.classes.names if name not in names]
-    if strange:
-        raise DmcError(f"the method's model answers with {strange[0]!r}, a class that has not arrived yet")
-    source = test.keep(names)
-    counts_CK, _ = answers(model, source)
-    matrix: Matrix = np.zeros((len(names), len(names)), dtype=np.int64)
-    rows, columns = ([names.index(name) for name in known] for known in (source.classes, model.classes.names))
-    matrix[np.ix_(rows, columns)] = counts_CK.numpy()
-    return matrix

@@ -15,14 +15,14 @@ from dmc.bench.digits import digits, letters
 from dmc.data.open import open_images, open_labeled
 from dmc.data.sources import Kept, Source
 from dmc.data.subsets import Unlabeled, held_out, sampled
-from dmc.errors import DmcError, nearest
+from dmc.errors import DmcError, nearest, require_known
+from dmc.metrics.incremental import Groups, in_order_of_arrival
 from dmc.recipes.profile import Profile
 
 log = logging.getLogger("dmc")
 USUAL_GROUP = {"digits": 2}  # classes that arrive at a time, where nothing else is said; elsewhere 10
-BENCHMARKS = {"icifar100": "cifar100", "cub200": "cub200"}  # streams and their data sets
+BENCHMARKS = {"icifar100": "cifar100", "cub200": "cub200", "voc": "voc2007"}  # streams and their data sets
 ICARL_SEED = 1993  # order 0 is iCaRL's; order k has seed 1993 + k
-Groups = Sequence[Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ClassStream:
     train: Source
     test: Source
     all_aux: Source | None
-    aux_images: int | None  # how many of them are used; None: all
+    aux_images: int | float | None  # how many of them are used, or which share; None: all
     groups: Groups
 
     @cached_property
@@ -42,23 +42,13 @@ class ClassStream:
         if self.all_aux is None:
             return None
         images, wanted = Unlabeled(self.all_aux), self.aux_images or len(self.all_aux)
+        wanted = round(wanted * len(images)) if wanted < 1 else int(wanted)
         if wanted > len(images):
             log.warning(f"{images.name} has {len(images):,} images, not {wanted:,}: all of them are used")
         return sampled(images, wanted) if wanted < len(images) else images
 
     def so_far(self, i: int) -> tuple[str, ...]:
         return in_order_of_arrival(self.groups[: i + 1])
-
-
-def in_order_of_arrival(groups: Groups) -> tuple[str, ...]:
-    """A class may come again."""
-    return tuple(dict.fromkeys(name for group in groups for name in group))
-
-
-def members(groups: Groups) -> list[list[int]]:
-    """For each group, the places of its classes in the order of arrival."""
-    place = {name: i for i, name in enumerate(in_order_of_arrival(groups))}
-    return [[place[name] for name in group] for group in groups]
 
 
 def class_order(names: Sequence[str], order: int) -> tuple[str, ...]:
@@ -88,30 +78,35 @@ def validation(stream: ClassStream) -> ClassStream:
 def open_stream(
     name: str, group_size: int, order: int, profile: Profile, data_root: Path | None, with_aux: bool
 ) -> ClassStream:
-    """`digits` (embedded), `icifar100` and `cub200` (from the data root), or a folder: of train, test and aux, or of
-    classes, of which every fifth image is for testing."""
-    train, test = _labeled(name, data_root)
+    """`digits` (embedded), `icifar100`, `cub200`, `voc` (from the data root), or a folder: of train, test and aux, or
+    of classes, of which every fifth image is for testing."""
+    train, test = _labeled(name, profile.data, data_root)
     aux = _aux(name, profile.aux, data_root) if with_aux else None
     ordered = class_order(train.classes, order)[: profile.classes]
-    untested = [name for name in ordered if name not in test.classes]
-    if untested:
-        raise DmcError(f"{test.name} has no class {untested[0]!r}, which {train.name} has")
-    return ClassStream(name, train, test, aux, profile.aux_images, grouped(ordered, group_size, profile.overlap))
+    groups = profile.groups or grouped(ordered, group_size, profile.overlap)
+    for source, where in ((train, ""), (test, f", which {train.name} has")):
+        absent = [name for name in in_order_of_arrival(groups) if name not in source.classes]
+        if absent:
+            raise DmcError(f"{source.name} has no class {absent[0]!r}{where}")
+    return ClassStream(name, train, test, aux, profile.aux_images, groups)
 
 
 def needed_data(stream: str, profile: Profile, with_aux: bool) -> list[str]:
     """The names of the data sets that a stream wants."""
-    wanted = (BENCHMARKS.get(stream), profile.aux if with_aux else None)
+    wanted = (profile.data or BENCHMARKS.get(stream), profile.aux if with_aux else None)
     return [name for name in wanted if name in DATASETS]
 
 
-def _labeled(stream: str, data_root: Path | None) -> tuple[Source, Source]:
+def _labeled(stream: str, data: str | None, data_root: Path | None) -> tuple[Source, Source]:
+    data = data or BENCHMARKS.get(stream)
+    if data is not None:
+        require_known("data set", data, LAYOUTS)
+        train, test = open_dataset(data, data_root)
+        if test is None:
+            raise DmcError(f"{data} has auxiliary images, and no labels to learn from")
+        return train, test
     if stream == "digits":
         return digits(0, test=False), digits(0, test=True)
-    if stream in BENCHMARKS:
-        train, test = open_dataset(BENCHMARKS[stream], data_root)
-        assert test is not None  # every benchmark has a test set
-        return train, test
     if Path(stream).is_dir() and not _part(stream, "train").exists():
         found = open_labeled(stream)
         return held_out(found.keep([name for name in found.classes if name != "aux"]), every=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 from typing import Any
 
 import numpy as np
@@ -43,11 +44,13 @@ def summary(found: dict[str, dict[int, StreamScores]]) -> dict[str, Any]:
         result[method] = {
             "orders": len(cells),
             "classes": first.classes,
-            "accuracy": np.mean([s.accuracy for s in cells.values()], axis=0).tolist(),
+            "accuracy": _means([s.accuracy for s in cells.values()]),
             "spread": _spread([s.accuracy for s in cells.values()]),
-            "first task": np.mean(first_task := [[g[0] for g in s.per_group] for s in cells.values()], axis=0).tolist(),
+            "first task": _means(first_task := [[g[0] for g in s.per_group] for s in cells.values()]),
             "first task spread": _spread(first_task),
             **{name: mean_std(values) if values else None for name, values in columns.items()},
+            **{name: mean_std([s.details[name] for s in cells.values()]) for name in first.details},
+            "per class": {name: mean_std([s.per_class[name] for s in cells.values()]) for name in first.per_class},
             "after each group": [_after(i, cells, joint) for i in range(len(first.accuracy))],
         }
     return result
@@ -60,7 +63,7 @@ def _after(i: int, cells: dict[int, StreamScores], joint: dict[int, StreamScores
     found: dict[str, Any] = {
         "classes": next(iter(now)).classes[-1],
         "accuracy": mean_std([scores.final for scores in now]),
-        "of each group": np.mean([scores.per_group[-1] for scores in now], axis=0).tolist(),
+        "of each group": _means([scores.per_group[-1] for scores in now]),
         "of each group, spread": _spread([scores.per_group[-1] for scores in now]),
     }
     if i == 0:  # nothing is old yet
@@ -75,10 +78,24 @@ def _after(i: int, cells: dict[int, StreamScores], joint: dict[int, StreamScores
 
 
 def mean_std(values: Sequence[float]) -> Spread:
-    """One value has no standard deviation."""
-    return {"mean": float(np.mean(values)), "std": float(np.std(values, ddof=1)) if len(values) > 1 else None}
+    """One value has no standard deviation, and classes that were not asked about have no mean."""
+    real = [value for value in values if not isnan(value)]
+    return {
+        "mean": float(np.mean(real)) if real else None,
+        "std": float(np.std(real, ddof=1)) if len(real) > 1 else None,
+    }
 
 
-def _spread(of_orders: Sequence[Sequence[float]]) -> list[float]:
+def _means(of_orders: Sequence[Sequence[float]]) -> list[float | None]:
+    """Means after each group."""
+    return _known(np.mean(of_orders, axis=0).tolist())
+
+
+def _spread(of_orders: Sequence[Sequence[float]]) -> list[float | None]:
     """Standard deviations after each group; none of one order."""
-    return np.std(of_orders, axis=0, ddof=1).tolist() if len(of_orders) > 1 else []
+    return _known(np.std(of_orders, axis=0, ddof=1).tolist()) if len(of_orders) > 1 else []
+
+
+def _known(values: Sequence[float]) -> list[float | None]:
+    """JSON has no NaN."""
+    return [None if isnan(value) else value for value in values]

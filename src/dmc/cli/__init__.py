@@ -201,11 +201,11 @@ def demo(
 @app.command()
 def bench(
     stream: Annotated[
-        str, typer.Argument(metavar="STREAM", help="digits, icifar100, cub200, or a folder of train/ test/ aux/")
+        str, typer.Argument(metavar="STREAM", help="digits, icifar100, cub200, voc, or a folder of train/ test/ aux/")
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder; runs that are finished in it are not repeated")],
     group_size: Annotated[
-        int | None, typer.Option(min=1, help="Classes that arrive at a time [default: 10; digits 2]")
+        int | None, typer.Option(min=1, help="Classes that arrive at a time [default: 10; digits 2; voc as given]")
     ] = None,
     methods: Annotated[str, typer.Option(help="Method names or your own FILE.py, separated by commas, or all")] = "all",
     orders: Orders = 5,
@@ -230,9 +230,9 @@ def bench(
     from dmc.recipes.profile import load_profile, parsed_settings
     from dmc.report.bench import report
 
-    chosen = methods_named(methods)
     changes, size = parsed_settings(settings or []), group_size or USUAL_GROUP.get(stream, 10)
-    asked = load_profile(profile, stream, changes)
+    asked = load_profile(profile, stream, {"groups": []} if group_size else {}, changes)
+    chosen = methods_named(methods, asked.task.singular)
     if "classes" not in changes:
         asked = asked.with_room_for(size)
     if download:
@@ -254,7 +254,8 @@ def reproduce(
         "reproduced"
     ),
     orders: Annotated[
-        int | None, typer.Option(min=1, help="How many class orders, or seeds for detectors [default: 5; detectors 1]")
+        int | None,
+        typer.Option(min=1, help="How many class orders; seeds, where the groups are given [default: 5; voc 1]"),
     ] = None,
     profile: ProfileName = "paper",
     methods: Annotated[str, typer.Option(help="Further method names, or your own FILE.py, separated by commas")] = "",

@@ -25,7 +25,7 @@ from dmc.errors import DmcError
 from dmc.evaluation.classification import known_names, names_for_them, require_known_classes, say_left_out
 from dmc.extras import require_extra
 from dmc.files import without_nan
-from dmc.metrics.average_precision import AveragePrecision, Detections, average_precision
+from dmc.metrics.average_precision import AveragePrecision, Detections, average_precision, mean_precision
 from dmc.models.detector import MIN_SCORE, Detector
 from dmc.progress import progress
 
@@ -51,11 +51,11 @@ class DetectionEvaluation:
     @property
     def mean_area(self) -> float:
         """The mAP by area (VOC2010), over the classes that have objects."""
-        return _mean([p.area for p in self.per_class.values()])
+        return mean_precision([p.area for p in self.per_class.values()])
 
     def of(self, names: Sequence[str]) -> float:
         """Give the mAP of some classes, by 11 points."""
-        return _mean([self.per_class[name].eleven_points for name in names])
+        return mean_precision([self.per_class[name].eleven_points for name in names])
 
     def as_dict(self) -> dict[str, Any]:
         overall = {"mean": self.mean, "mean_area": self.mean_area, "coco": self.coco, "coco_50": self.coco_50}
@@ -78,12 +78,6 @@ class DetectionEvaluation:
         lines.append(f"{'mean':<{width}}  {self.mean:8.1%}  {self.mean_area:7.1%}  {counted} in {self.data}")
         coco = "not available" if math.isnan(self.coco) else f"{self.coco:.1%}, at overlap 0.5 {self.coco_50:.1%}"
         return "\n".join([*lines, f"COCO AP {coco}"])
-
-
-def _mean(values: Sequence[float]) -> float:
-    """Give the mean of the values that are not NaN; NaN if there are none."""
-    real = [value for value in values if not math.isnan(value)]
-    return sum(real) / len(real) if real else float("nan")
 
 
 def evaluate(

@@ -4,6 +4,7 @@ from inspect import isabstract
 from pathlib import Path
 
 from dmc.errors import DmcError, require_known
+from dmc.methods.adapted_shmelkov import AdaptedShmelkov
 from dmc.methods.base import Learned, Lesson, Method
 from dmc.methods.dmc import DMC
 from dmc.methods.dmc_plus import DMCPlus
@@ -16,6 +17,8 @@ from dmc.methods.inference_twice import InferenceTwice
 from dmc.methods.lwf import LwF
 from dmc.methods.lwf_mc import LwFMC
 from dmc.methods.mas import MAS
+from dmc.methods.new_classes import NewClasses
+from dmc.methods.old_classes import OldClasses
 from dmc.methods.oracle import Oracle
 from dmc.methods.rewc import REWC
 from dmc.methods.rwalk import RWalk
@@ -38,18 +41,22 @@ METHODS: dict[str, Method] = {
         RWalk(),
         REWC(),
         ICaRL(),
+        AdaptedShmelkov(),
         DMC(),
         DMCPlus(),
         InferenceTwice(),
         Oracle(),
+        OldClasses(),
+        NewClasses(),
     )
 }
 
 
-def methods_named(text: str) -> list[Method]:
-    """`dmc,lwf,mine.py`; `all` stands for those above."""
+def methods_named(text: str, kind: str | None = None) -> list[Method]:
+    """`dmc,lwf,mine.py`; `all` stands for those above that serve a kind of model, or any."""
+    every = [m for m in METHODS.values() if not m.is_part and (kind is None or m.serves(kind))]
     names = [name.strip() for name in text.split(",") if name.strip()]
-    found = [method for name in names for method in ([*METHODS.values()] if name == "all" else [method_named(name)])]
+    found = [method for name in names for method in (every if name == "all" else [method_named(name)])]
     return list(dict.fromkeys(found))
 
 

@@ -1,41 +1,35 @@
-"""What the paper compares with: fine-tuning, and Shmelkov et al.'s method adapted to one-stage detectors."""
+"""Adapted Shmelkov: learn the new classes while the old outputs stay where they were on the old model's best anchors.
+
+Shmelkov et al., "Incremental Learning of Object Detectors without Catastrophic Forgetting" (ICCV 2017): the detector's
+own loss plus a distillation of the old classes' logits (L2) and of the boxes (smooth L1). As in the DMC paper, which
+adapts it to one-stage detectors, anchors are chosen by the old model's highest class probabilities instead of by
+proposals.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dmc.config import DetectorConsolidateConfig, Schedule
-from dmc.data.annotations import DetectionImages
+from dmc.config import DetectorConsolidateConfig
 from dmc.data.batch import Batch
 from dmc.device import pick_device
 from dmc.distill.detector_teachers import DetectorTeachers, gathered
+from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.models.detector import Detector
-from dmc.training.detection import Detection, fit_scenes
+from dmc.training.detection import Detection
 
 ANCHORS = DetectorConsolidateConfig().anchors
 
 
-class AdaptedShmelkov(Detection):
-    """Learn the new classes while the old outputs stay where they were on the old model's best anchors.
-
-    Shmelkov et al., "Incremental Learning of Object Detectors without Catastrophic Forgetting" (ICCV 2017): the
-    detector's own loss plus a distillation of the old classes' logits (L2) and of the boxes (smooth L1). As in the DMC
-    paper, the anchors are chosen by the old model's highest class probabilities instead of by proposals.
-    """
+class WithOldOutputs(Detection):
+    """The detector's own loss, and the distance of its old outputs from the old model's."""
 
     name = "AdaptedShmelkov"
 
-    def __init__(
-        self,
-        wide: Detector,
-        old: Detector,
-        data_classes: Sequence[str],
-        anchors: int = DetectorConsolidateConfig().anchors,
-    ) -> None:
+    def __init__(self, wide: Detector, old: Detector, data_classes: Sequence[str], anchors: int = ANCHORS) -> None:
         super().__init__(wide, data_classes)
         self.old, self.anchors = DetectorTeachers([old], "none").to(pick_device()), anchors
         self.old.fold()
@@ -56,15 +50,11 @@ class AdaptedShmelkov(Detection):
         self.old.require_finite()
 
 
-def finetune(old: Detector, data: DetectionImages, out: Path, schedule: Schedule, seed: int) -> Detector:
-    """Go on training on the new classes alone."""
-    return fit_scenes(_grown(old, data, seed), data, out, schedule, seed, resume=True)
+class AdaptedShmelkov(Method):
+    name, title = "adapted-shmelkov", "Adapted Shmelkov"
+    kinds = ("detector",)
 
-
-def adapted_shmelkov(old: Detector, data: DetectionImages, out: Path, schedule: Schedule, seed: int) -> Detector:
-    wide = _grown(old, data, seed)
-    return fit_scenes(wide, data, out, schedule, seed, resume=True, task=AdaptedShmelkov(wide, old, data.classes))
-
-
-def _grown(old: Detector, data: DetectionImages, seed: int) -> Detector:
-    return old.widened([name for name in data.classes if name not in old.names], seed)
+    def learn(self, before: Learned, lesson: Lesson) -> Learned:
+        old, wide = widened(before, lesson)
+        task = WithOldOutputs(wide, old, lesson.data.classes, lesson.profile.anchors)
+        return Learned([fitted(wide, lesson, "adapted-shmelkov", task)])

@@ -16,15 +16,17 @@ from filelock import FileLock
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from dmc.choices import NetworkChoice
+from dmc.config import RunConfig, Schedule
+from dmc.data.loader import MEMORY
 from dmc.data.sources import Source
-from dmc.distill.teachers import Teachers
-from dmc.evaluation.classification import Classifier
-from dmc.files import replacing, write_text
+from dmc.files import digest, replacing, write_text
 from dmc.models.load import load
-from dmc.models.model import require
-from dmc.models.specialist import Specialist
+from dmc.models.model import AnyModel
 from dmc.recipes.profile import Profile
-from dmc.training.supervised import Supervised, fit_labeled, train
+from dmc.tasks import task_of
+from dmc.training.loop import Objective
+from dmc.training.supervised import fit_model
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,14 @@ class Lesson:
 class Learned:
     """What a method carries from lesson to lesson: its model (or models, side by side) and its notes."""
 
-    specialists: list[Specialist]
+    specialists: list[Any]  # models of one kind
     notes: dict[str, Tensor] = field(default_factory=dict)
 
     @property
-    def model(self) -> Specialist | Teachers:
-        return self.specialists[0] if len(self.specialists) == 1 else Teachers(self.specialists)
+    def model(self) -> Any:
+        """The one, or all of them side by side."""
+        one, *others = self.specialists
+        return task_of(self.specialists).side_by_side(self.specialists) if others else one
 
     def save(self, folder: Path) -> None:
         for i, specialist in enumerate(self.specialists):
@@ -61,8 +65,7 @@ class Learned:
     @classmethod
     def load(cls, folder: Path) -> Learned:
         count = json.loads((folder / "learned.json").read_text())["models"]
-        models = [require(load(folder / f"model-{i}"), Specialist) for i in range(count)]
-        return cls(models, load_file(folder / "notes.safetensors"))
+        return cls([load(folder / f"model-{i}") for i in range(count)], load_file(folder / "notes.safetensors"))
 
 
 class Method(ABC):
@@ -70,11 +73,17 @@ class Method(ABC):
 
     name: ClassVar[str]  # on the command line
     title: ClassVar[str]  # in tables and figures
+    kinds: ClassVar[tuple[str, ...]] = ()  # of models: "classifier", "detector"; none: it serves all
     uses_aux: ClassVar[bool] = False
     sees_everything: ClassVar[bool] = False  # all data so far, which only the upper bound may have
+    is_part: ClassVar[bool] = False  # a model that others build on: asked about its own classes, and not among `all`
     memory: ClassVar[int] = 0  # how many images of old classes it may keep
     strength: ClassVar[float] = 0.0  # of its regulariser, where a recipe says nothing else
     least_classes: ClassVar[int] = 1  # in a group; 2 where a softmax over the group alone is trained
+
+    def serves(self, kind: str) -> bool:
+        """Whether it can teach models of that kind."""
+        return not self.kinds or kind in self.kinds
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
         """Take over the first group's model, which all methods share; its notes are every tracker's."""
@@ -84,7 +93,7 @@ class Method(ABC):
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         """Learn the lesson's classes."""
 
-    def classifier(self, learned: Learned) -> Classifier:
+    def predictor(self, learned: Learned) -> Any:
         """What answers at test time; for most methods, the model."""
         return learned.model
 
@@ -93,34 +102,39 @@ def new_classes(old: Sequence[str], data: Source) -> list[str]:
     return [name for name in data.classes if name not in old]
 
 
-def widened(before: Learned, lesson: Lesson) -> tuple[Specialist, Specialist]:
+def widened(before: Learned, lesson: Lesson) -> tuple[Any, Any]:
     """The old model, and a copy with outputs for the lesson's new classes."""
     old = before.specialists[0]
     return old, old.widened(new_classes(old.names, lesson.data), lesson.seed)
 
 
-def fitted(wide: Specialist, lesson: Lesson, name: str, task: Supervised | None = None, **settings: Any) -> Specialist:
+def fitted(wide: AnyModel, lesson: Lesson, name: str, task: Objective | None = None, **settings: Any) -> AnyModel:
     """The lesson's training of a model that a method has prepared; `settings` are what makes its task."""
-    run, schedule = lesson.folder / name, lesson.profile.specialist
-    return fit_labeled(wide, lesson.data, run, schedule, lesson.seed, resume=True, task=task, settings=settings)
+    task = task or task_of([wide]).supervised(wide, lesson.data.classes)
+    kept = (lesson.folder / name, lesson.profile.on_new_classes, lesson.seed, MEMORY, RunConfig(resume=True))
+    return fit_model(wide, lesson.data, task, *kept, settings)
 
 
-def from_scratch(like: Specialist, lesson: Lesson, run: Path) -> Specialist:
-    """A model for the lesson's classes alone, from random weights."""
-    return train(
-        lesson.data,
-        run,
-        arch=str(like.arch),
-        preprocessing=like.preprocessing,
-        weights=lesson.profile.weights,
-        schedule=lesson.profile.specialist,
-        seed=lesson.seed,
-        resume=True,
-    )
+def specialist_for(lesson: Lesson) -> Any:
+    """The model of the new classes that DMC and inference twice build on."""
+    profile = lesson.profile
+    usual = (profile.new_network, profile.on_new_classes) == (profile.network, profile.specialist)
+    unlike = (profile.new_arch, Path(profile.new_weights or "").name, profile.new_epochs)
+    name = "specialist" if usual else f"specialist-{digest(unlike)}"
+    return trained_once(lesson, name, profile.new_network, profile.on_new_classes)
 
 
-def specialist_for(like: Specialist, lesson: Lesson) -> Specialist:
-    """The model of the new classes that DMC and inference twice build on: the same for all, so trained once."""
+def joint_model(lesson: Lesson) -> Any:
+    """The model of all classes so far, for those who are given their data."""
+    return trained_once(lesson, "joint", lesson.profile.network, lesson.profile.specialist)
+
+
+def trained_once(lesson: Lesson, name: str, network: NetworkChoice, schedule: Schedule) -> Any:
+    """A model for the lesson's classes alone: the same for all methods, whichever needs it first."""
+    kind, data = lesson.profile.task, lesson.data
     lesson.shared.mkdir(parents=True, exist_ok=True)
-    with FileLock(lesson.shared / ".specialist-lock"):  # another process may be at it
-        return from_scratch(like, lesson, lesson.shared / "specialist")
+    with FileLock(lesson.shared / f".{name}-lock"):  # another process may be at it
+        model = kind.untrained(data, network, lesson.profile.preprocessing, None, lesson.seed)
+        task, began = kind.supervised(model, data.classes), {"weights": network.weights}
+        kept = (lesson.shared / name, schedule, lesson.seed, MEMORY, RunConfig(resume=True))
+        return fit_model(model, data, task, *kept, began)

@@ -19,7 +19,6 @@ from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
 from dmc.data.subsets import JoinedImages
 from dmc.device import index, pick_device
-from dmc.evaluation.classification import Classifier
 from dmc.methods import exemplars
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.models.specialist import Specialist
@@ -67,6 +66,7 @@ class NearestMean:
 
 class ICaRL(Method):
     name, title = "icarl", "iCaRL"
+    kinds = ("classifier",)
     memory = exemplars.BUDGET
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
@@ -85,5 +85,5 @@ class ICaRL(Method):
             kept[name] = exemplars.herded(images, per_class, model)
         return Learned([model], exemplars.as_notes(kept, per_class))
 
-    def classifier(self, learned: Learned) -> Classifier:
+    def predictor(self, learned: Learned) -> NearestMean:
         return NearestMean(learned.specialists[0], exemplars.of(learned.notes))

@@ -107,6 +107,7 @@ class Regularised(Supervised):
 class ImportanceMethod(Method):
     """A method that says how important each weight is; the rest is the same for all of them."""
 
+    kinds = ("classifier",)
     least_classes = 2
 
     def trackers(self, module: nn.Module, notes: Mapping[str, Tensor]) -> list[Tracker]:

@@ -1,6 +1,7 @@
-"""Inference twice: keep every specialist and concatenate their normalised logits (Eq. 4).
+"""Inference twice: keep every specialist and ask all of them.
 
-For classifiers this is the ceiling that DMC distils from; it needs one model for each group.
+For classifiers their normalised logits are concatenated (Eq. 4), which is the ceiling that DMC distils from; of
+detectors the most probable class of any counts at each anchor (section 4.3). It needs one model for each group.
 """
 
 from __future__ import annotations
@@ -13,4 +14,4 @@ class InferenceTwice(Method):
     least_classes = 2
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        return Learned([*before.specialists, specialist_for(before.specialists[0], lesson)])
+        return Learned([*before.specialists, specialist_for(lesson)])

@@ -45,6 +45,7 @@ class WithoutForgetting(Supervised):
 
 class LwF(Method):
     name, title = "lwf", "LwF"
+    kinds = ("classifier",)
     strength = 1.0
     least_classes = 2
 

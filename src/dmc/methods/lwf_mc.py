@@ -12,6 +12,7 @@ from dmc.methods.icarl import SigmoidDistillation
 
 class LwFMC(Method):
     name, title = "lwf.mc", "LwF.MC"
+    kinds = ("classifier",)
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         old, wide = widened(before, lesson)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dmc.methods.base import Learned, Lesson, Method, from_scratch
+from dmc.methods.base import Learned, Lesson, Method, joint_model
 
 
 class Oracle(Method):
@@ -10,4 +10,4 @@ class Oracle(Method):
     sees_everything = True
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        return Learned([from_scratch(before.specialists[0], lesson, lesson.folder / "joint")])
+        return Learned([joint_model(lesson)])

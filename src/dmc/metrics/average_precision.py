@@ -1,25 +1,31 @@
 """Average precision as PASCAL VOC defines it: by 11 points (2007) and by area (2010).
 
-No well-kept library computes the 2007 metric exactly. The corners of boxes here are borders between pixels, so areas
-are those of VOC's convention, in which a box from pixel 3 to pixel 5 is three pixels wide.
+No well-kept library computes the 2007 metric exactly. Boxes here lie between pixel borders, so their areas are those of
+VOC's convention, in which a box from pixel 3 to pixel 5 is three pixels wide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from dmc.data.annotations import Objects
+from dmc.files import without_nan, write_text
+from dmc.metrics.incremental import Measured
 
-OVERLAP = 0.5  # intersection over union that a detection needs to count as right
+OVERLAP = 0.5
 Floats = npt.NDArray[np.float64]
 
 
 class Detections(NamedTuple):
-    """What a detector found in one image; boxes are left, top, right, bottom in pixels."""
+    """What a detector found in one image, in the image's own pixels."""
 
     boxes_M4: npt.NDArray[np.float32]
     scores_M: npt.NDArray[np.float32]
@@ -27,15 +33,49 @@ class Detections(NamedTuple):
 
 
 class AveragePrecision(NamedTuple):
-    """The average precision of one class, by both definitions; NaN if there are no objects of it."""
-
     eleven_points: float
     area: float
     objects: int  # without difficult ones
 
 
+def mean_precision(values: Sequence[float]) -> float:
+    """The mean over classes that have objects."""
+    real = [value for value in values if not math.isnan(value)]
+    return sum(real) / len(real) if real else float("nan")
+
+
+@dataclass(frozen=True)
+class Precisions(Measured):
+    """Average precisions by VOC2007's 11 points; their mean by area, and COCO's at overlap 0.5, beside them."""
+
+    of_classes: Mapping[str, float]
+    overall: Mapping[str, float]
+    file = "precisions.json"
+
+    @property
+    def per_class(self) -> Mapping[str, float]:
+        return self.of_classes
+
+    @property
+    def details(self) -> Mapping[str, float]:
+        return self.overall
+
+    def of(self, names: Sequence[str]) -> float:
+        asked = all(name in self.of_classes for name in names)
+        return mean_precision([self.of_classes[name] for name in names]) if asked else float("nan")
+
+    def save(self, folder: Path) -> None:
+        content = {"per_class": without_nan(self.of_classes), "overall": without_nan(self.overall)}
+        write_text(folder / self.file, json.dumps(content, indent=2) + "\n")
+
+    @classmethod
+    def load(cls, folder: Path, names: Sequence[str]) -> Self:
+        parts = json.loads((folder / cls.file).read_text(encoding="utf-8")).values()
+        return cls(*({key: math.nan if value is None else value for key, value in part.items()} for part in parts))
+
+
 def average_precision(found: Sequence[Detections], truth: Sequence[Objects], label: int) -> AveragePrecision:
-    """Compute the average precision of one class over all images; it is NaN for a class without objects."""
+    """For one class, over all images. A class without objects has no precision: NaN."""
     objects = sum(int(((t.labels_M == label) & ~t.difficult_M).sum()) for t in truth)
     if not objects:
         return AveragePrecision(float("nan"), float("nan"), 0)
@@ -59,10 +99,7 @@ def _hits(
     truth_G4: npt.NDArray[np.float32],
     difficult_G: npt.NDArray[np.bool_],
 ) -> list[bool | None]:
-    """Tell which detections of one image are right.
-
-    Best score first, each takes the object that it overlaps most; an object is found only once.
-    """
+    """Of one image: best score first, each takes the object that it overlaps most; an object is found once."""
     hits: list[bool | None] = [False] * len(boxes_M4)
     taken = np.zeros(len(truth_G4), dtype=bool)
     overlap_MG = overlaps(boxes_M4, truth_G4)
@@ -80,7 +117,7 @@ def _hits(
 
 
 def overlaps(a_M4: npt.NDArray[np.float32], b_G4: npt.NDArray[np.float32]) -> Floats:
-    """Compute the intersection over union of each pair of boxes, in double precision: 0.5 decides, and does occur."""
+    """Intersection over union, in double precision: 0.5 is a borderline case that annotations do hit."""
     a, b = a_M4.astype(np.float64)[:, None], b_G4.astype(np.float64)[None]
     sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
     common = sides.clip(min=0).prod(axis=-1)
@@ -90,13 +127,13 @@ def overlaps(a_M4: npt.NDArray[np.float32], b_G4: npt.NDArray[np.float32]) -> Fl
 
 
 def _eleven_points(recall: Floats, precision: Floats) -> float:
-    """Compute VOC2007's metric: the mean over recalls 0, 0.1, ..., 1 of the best precision at that recall or more."""
+    """VOC2007: the mean over recalls 0, 0.1, ..., 1 of the best precision at that recall or more."""
     points = [precision[recall >= tenth / 10 - 1e-12] for tenth in range(11)]
     return float(np.mean([part.max() if len(part) else 0.0 for part in points]))
 
 
 def _area(recall: Floats, precision: Floats) -> float:
-    """Compute VOC2010's metric: the area under the curve of the best precision at each recall or more."""
+    """VOC2010: the area under the curve of the best precision at each recall or more."""
     envelope = np.maximum.accumulate(precision[::-1])[::-1]
     steps = np.diff(np.concatenate([[0.0], recall]))
     return float((steps * envelope).sum())

@@ -1,41 +1,101 @@
-"""Class-incremental metrics of a stream, all computed from the confusion matrices after each group.
-
-`confusion[i][a, b]` counts test images of class a (in order of arrival) that the model after group i calls b.
-"""
+"""What is reported of a stream, all computed from what was measured after each group."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from dmc.files import replacing
+
 Matrix = npt.NDArray[np.int64]
+Groups = Sequence[Sequence[str]]
+
+
+class Measured(ABC):
+    """What a model scores on the classes so far, as fractions. A class that was not asked about has no score: NaN."""
+
+    file: ClassVar[str]  # in a group's folder, of which it is the last
+
+    @property
+    @abstractmethod
+    def per_class(self) -> Mapping[str, float]:
+        """The score of each class."""
+
+    @abstractmethod
+    def of(self, names: Sequence[str]) -> float:
+        """The score of some classes together."""
+
+    @property
+    def details(self) -> Mapping[str, float]:
+        """Give what else was measured, over all classes."""
+        return {}
+
+    @abstractmethod
+    def save(self, folder: Path) -> None: ...
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder: Path, names: Sequence[str]) -> Self:
+        """Read what was saved of these classes, in order of arrival."""
+
+
+@dataclass(frozen=True)
+class Confusion(Measured):
+    """`matrix[a, b]` counts test images of class a that are called b, both in order of arrival. Scores are top-1
+    accuracies; every class so far competes."""
+
+    names: Sequence[str]
+    matrix: Matrix
+    file = "confusion.npy"
+
+    @property
+    def per_class(self) -> dict[str, float]:
+        return {name: self.of([name]) for name in self.names}
+
+    def of(self, names: Sequence[str]) -> float:
+        rows = [self.names.index(name) for name in names]
+        right, total = np.diag(self.matrix)[rows], self.matrix.sum(axis=1)[rows]
+        return float(right.sum() / total.sum()) if total.all() else float("nan")
+
+    def save(self, folder: Path) -> None:
+        with replacing(folder / self.file) as path, path.open("wb") as file:
+            np.save(file, self.matrix)
+
+    @classmethod
+    def load(cls, folder: Path, names: Sequence[str]) -> Self:
+        return cls(names, np.load(folder / cls.file))
 
 
 @dataclass(frozen=True)
 class StreamScores:
-    """What is reported of a stream. Accuracies are fractions.
+    """Accuracies of classifiers, mean average precisions of detectors, as fractions.
 
-    - `accuracy[i]`: top-1 over all classes so far, after group i.
-    - `per_group[i][j]`: the same, for images of group j's classes alone; every class seen so far competes.
+    - `accuracy[i]`: over all classes so far, after group i.
+    - `per_group[i][j]`: the same, of group j's classes alone; every class seen so far competes.
     - `average_incremental`: the mean of `accuracy` without the first group.
     - `forgetting`: the mean over old groups of (best accuracy it ever had before the last group - accuracy now).
     - `old_new_gap`: mean accuracy of the old groups minus that of the last.
+    - `per_class`, `details`: of the model after the last group.
     """
 
     classes: list[int]  # how many there are after each group
     accuracy: list[float]
     per_group: list[list[float]]
+    per_class: Mapping[str, float] = field(default_factory=dict)
+    details: Mapping[str, float] = field(default_factory=dict)
 
     def until(self, i: int) -> StreamScores:
-        """Give the scores as they were after group i."""
+        """As it was after group i."""
         return StreamScores(self.classes[: i + 1], self.accuracy[: i + 1], self.per_group[: i + 1])
 
     @property
     def final(self) -> float:
-        """The accuracy over all classes after the last group."""
         return self.accuracy[-1]
 
     @property
@@ -50,12 +110,11 @@ class StreamScores:
 
     @property
     def old(self) -> float:
-        """The mean accuracy of all groups but the last, at the end."""
+        """Mean accuracy of all groups but the last, at the end."""
         return float(np.mean(self.per_group[-1][:-1] or self.per_group[-1]))
 
     @property
     def new(self) -> float:
-        """The accuracy of the last group, at the end."""
         return self.per_group[-1][-1]
 
     @property
@@ -63,17 +122,23 @@ class StreamScores:
         return self.old - self.new
 
     def intransigence(self, joint: StreamScores) -> float:
-        """Give the mean over later groups of (the joint model's accuracy on the newest group - this model's on it)."""
+        """Mean over later groups of (accuracy of the joint model on the newest group - this model's on it)."""
         later = range(1, len(self.per_group))
         return float(np.mean([joint.per_group[i][i] - self.per_group[i][i] for i in later])) if later else 0.0
 
 
-def scores(confusions: Sequence[Matrix], members: Sequence[Sequence[int]]) -> StreamScores:
-    """Compute a stream's scores; `members[j]` are the rows of group j's classes."""
-    accuracy, per_group = [], []
-    for i, matrix in enumerate(confusions):
-        right, total = np.diag(matrix), matrix.sum(axis=1)
-        accuracy.append(float(right.sum() / total.sum()))
-        rows = [list(members[j]) for j in range(i + 1)]
-        per_group.append([float(right[r].sum() / total[r].sum()) for r in rows])
-    return StreamScores([len(matrix) for matrix in confusions], accuracy, per_group)
+def in_order_of_arrival(groups: Groups) -> tuple[str, ...]:
+    """A class may come again."""
+    return tuple(dict.fromkeys(name for group in groups for name in group))
+
+
+def scores(after: Sequence[Measured], groups: Groups) -> StreamScores:
+    """Sum up what was measured after each group."""
+    so_far = [in_order_of_arrival(groups[: i + 1]) for i in range(len(after))]
+    return StreamScores(
+        [len(names) for names in so_far],
+        [measured.of(names) for measured, names in zip(after, so_far, strict=True)],
+        [[measured.of(group) for group in groups[: i + 1]] for i, measured in enumerate(after)],
+        after[-1].per_class,
+        after[-1].details,
+    )

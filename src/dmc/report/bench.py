@@ -22,8 +22,8 @@ def report(bench: Bench, ran_as: str, command: str | None = None) -> tuple[dict[
     summed = summary(collected(bench))
     if not summed:
         raise DmcError(f"no cell is finished; see {bench.folder}/order-*/METHOD/failed.txt")
-    title = f"{bench.stream}, {bench.group_size} classes at a time, profile {ran_as}"
-    draw_curves(summed, title, bench.folder / "accuracy.png")
+    title = f"{bench.stream}, {bench.arrival}, profile {ran_as}"
+    draw_curves(summed, title, bench.folder / "accuracy.png", bench.profile.task.metric)
     table = as_table(summed, title) + caution(bench.profile.name)
     made = {title_of(name): bench.made(name) for name in summed}
     rows = {name: {"profile": ran_as} | row for name, row in summed.items()}
@@ -41,17 +41,18 @@ def as_table(summed: dict[str, Any], title: str) -> str:
     return "\n".join(lines)
 
 
-def cell(value: Spread | None) -> str:
+def cell(value: Spread | None, none: str = "-") -> str:
     if value is None or value["mean"] is None:
-        return "-"
+        return none
     spread = "" if value["std"] is None else f" ± {100 * value['std']:.1f}"
     return f"{100 * value['mean']:.1f}{spread}"
 
 
-def draw_curves(summed: dict[str, Any], title: str, path: Path) -> None:
-    """Accuracy over all classes so far, against their number."""
+def draw_curves(summed: dict[str, Any], title: str, path: Path, metric: str = "accuracy") -> None:
+    """Accuracy over all classes so far, against their number, of methods that answer for all of them."""
     series = [
         Series(title_of(method), look_of(method), row["classes"], row["accuracy"], row["spread"])
         for method, row in summed.items()
+        if None not in row["accuracy"]
     ]
-    draw_lines(series, "classes so far", "accuracy, %", title, path)
+    draw_lines(series, "classes so far", f"{metric}, %", title, path)

@@ -61,6 +61,7 @@ LOOKS = {
     "icarl": Look(ORANGE, "--", "D"),
     "finetuning": Look(GREY, marker="X"),
     "fixed-representation": Look(GREY, "--", "^"),
+    "adapted-shmelkov": Look(BLUE, "--", "D"),
     "inference-twice": Look(DARK, "--", "s"),
     "oracle": Look(DARK, ":", "D"),
 }

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from dmc.bench.detection import DetectionReproduction
 from dmc.bench.reproduce import Reproduction, Row
 from dmc.bench.runner import Bench
 from dmc.bench.summary import Spread, collected
 from dmc.methods import METHODS
+from dmc.metrics.incremental import in_order_of_arrival
 from dmc.recipes.recipe import load_recipes
-from dmc.report import detection
 from dmc.report.bench import cell
 from dmc.report.figures import (
     FONT,
@@ -33,40 +32,61 @@ from dmc.report.figures import (
 )
 from dmc.report.provenance import caution
 
+Lines = tuple[list[str], list[list[str]]]  # what stands above the columns, and in each line
 
-def report(job: Reproduction | DetectionReproduction, rows: Sequence[Row]) -> str:
+
+def report(job: Reproduction, rows: Sequence[Row]) -> str:
     """Draws the recipe's figure, gives its table."""
-    if isinstance(job, DetectionReproduction):
-        return detection.as_table(job, rows)
-    benches = {setting: bench for setting, bench in job.benches().items() if bench.folder.exists()}
+    benches = {name: bench for name, bench in job.benches().items() if bench.folder.exists()}
     draw(job, benches, rows, job.folder / f"{job.name}-{job.profile}.png")
     return as_table(job, rows)
 
 
 def as_table(job: Reproduction, rows: Sequence[Row]) -> str:
-    """Markdown, in %."""
-    columns = job.recipe.columns
-    known = {column for row in rows for column in row["published"]}
-    heads = [f"{column} | *published*" if column in known else column for column in columns]
-    lines = [
+    """Markdown, in %; published numbers stand beside the measured, or below where there is a column for each class."""
+    heads, lines = with_classes(job, rows) if job.recipe.per_class else beside_published(job, rows)
+    settings = any(row["setting"] for row in rows)
+    shown = [cells if settings else cells[1:] for cells in (["setting", "row", *heads], *lines)]
+    table = ["| " + " | ".join(cells) + " |" for cells in shown]
+    about = [
         f"# {job.recipe.title} (profile {job.profile})",
         "",
         f"The paper's {job.recipe.source}. {job.recipe.note}".strip(),
         "",
-        "| setting | row | orders | " + " | ".join(heads) + " |",
-        "|---" * (3 + len(columns) + len(known)) + "|",
     ]
+    return "\n".join([*about, table[0], "|---" * len(shown[0]) + "|", *table[1:]]) + caution(job.profile)
+
+
+def beside_published(job: Reproduction, rows: Sequence[Row]) -> Lines:
+    """A column of the paper's beside each in which it has numbers."""
+    known = {column for row in rows for column in row["published"]}
+    heads, lines = ["orders"], [[row["setting"], row["row"], str(row["orders"])] for row in rows]
+    for column in job.recipe.columns:
+        heads += [column, "*published*"] if column in known else [column]
+        for line, row in zip(lines, rows, strict=True):
+            line.append(cell(row.get(column)))
+            line += [_published(row["published"].get(column)) or "-"] if column in known else []
+    return heads, lines
+
+
+def with_classes(job: Reproduction, rows: Sequence[Row]) -> Lines:
+    """A column for each class; below a row that the paper has, too, its numbers."""
+    groups = [group for comparison in job.comparisons().values() for group in comparison.profile.groups]
+    classes, columns = in_order_of_arrival(groups), job.recipe.columns
+    lines = []
     for row in rows:
-        shown = []
-        for column in columns:
-            shown.append(cell(row.get(column)))
-            shown += [_published(row["published"].get(column))] if column in known else []
-        lines.append(f"| {row['setting']} | {row['row']} | {row['orders']} | " + " | ".join(shown) + " |")
-    return "\n".join(lines) + caution(job.profile)
+        shown = [*(row["per class"].get(name) for name in classes), *(row.get(column) for column in columns)]
+        lines.append([row["setting"], row["row"], *(cell(value, none="") for value in shown)])
+        if paper := row["published"]:
+            per_class = paper.get("per class", {})
+            numbers = [*([per_class.get(name)] for name in classes), *(paper.get(column) for column in columns)]
+            told = [f"*{_published(value)}*" if value and value[0] is not None else "" for value in numbers]
+            lines.append([row["setting"], f"*{row['row']}, published*", *told])
+    return [*classes, *columns], lines
 
 
 def _published(value: Sequence[float] | None) -> str:
-    return " ± ".join(f"{number:g}" for number in value) if value else "-"
+    return " ± ".join(f"{number:g}" for number in value or ())
 
 
 def as_list(recipes: Mapping[str, Mapping[str, Any]]) -> str:
@@ -85,16 +105,16 @@ def as_list(recipes: Mapping[str, Mapping[str, Any]]) -> str:
 
 def draw(job: Reproduction, benches: Mapping[str, Bench], rows: Sequence[Row], path: Path) -> None:
     """The recipe's figure, if something is finished."""
-    title = f"{job.recipe.title} (profile {job.profile})"
+    title, metric = f"{job.recipe.title} (profile {job.profile})", job.metric
     if not rows:
         return
     if job.recipe.figure == "confusion":
         _draw_confusions(job, benches, title, path)
     elif job.recipe.figure == "amount":
         series = [*_by_amount(benches, rows), *lwf_lines(job, benches)]
-        draw_lines(series, "auxiliary images", "average incremental accuracy, %", title, path, log=True)
+        draw_lines(series, "auxiliary images", f"average incremental {metric}, %", title, path, log=True)
     elif job.recipe.figure == "bars":
-        _draw_bars(job.recipe.columns, rows, title, path)
+        _draw_bars(job.recipe.columns, rows, metric, title, path)
     else:
         first = job.recipe.figure == "first-task"
         y, spread = ("first task", "first task spread") if first else ("accuracy", "spread")
@@ -102,7 +122,7 @@ def draw(job: Reproduction, benches: Mapping[str, Bench], rows: Sequence[Row], p
             Series(label, look, row["classes"], row[y], row[spread])
             for label, look, row in zip(_labels(rows), _looks(rows), rows, strict=True)
         ]
-        what = "accuracy on the first group, %" if first else "accuracy, %"
+        what = f"{metric} on the first group, %" if first else f"{metric}, %"
         draw_lines(series, "classes so far", what, title, path)
 
 
@@ -113,29 +133,27 @@ def _labels(rows: Sequence[Row]) -> list[str]:
 
 
 def _looks(rows: Sequence[Row]) -> list[Look]:
-    """Methods look as everywhere, under several settings in variants of it; other rows, and settings of one method,
-    have colours of their own."""
+    """Methods look as everywhere, under several settings in variants of it; settings of one method have their own
+    colours."""
     settings = list(dict.fromkeys(row["setting"] for row in rows))
     only_settings = len(settings) > 1 and len({row["row"] for row in rows}) == 1
     return [
-        setting_look(i)
-        if only_settings or "method" not in row
-        else look_of(row["method"]).variant(settings.index(row["setting"]))
+        setting_look(i) if only_settings else look_of(row["method"]).variant(settings.index(row["setting"]))
         for i, row in enumerate(rows)
     ]
 
 
-def _draw_bars(columns: Sequence[str], rows: Sequence[Row], title: str, path: Path) -> None:
+def _draw_bars(columns: Sequence[str], rows: Sequence[Row], metric: str, title: str, path: Path) -> None:
     """A table's accuracies; a black stroke is what the paper has there."""
     bars = [
-        BarRow(label, look, {column: _bar(row, column) for column in columns if row.get(column) is not None})
+        BarRow(label, look, {column: _bar(row, column) for column in columns if cell(row.get(column), none="")})
         for label, look, row in zip(_labels(rows), _looks(rows), rows, strict=True)
     ]
     figure, plots = new_figure(1, len(columns), size=(8 / len(columns), 1.2 + 0.3 * len(rows)))
     draw_bars(plots, columns, bars)
     figure.suptitle(title, fontsize=FONT + 2)
     published = "; black: the paper, at its settings" if any(row["published"] for row in rows) else ""
-    figure.supxlabel(f"accuracy, %{published}", fontsize=FONT + 1)
+    figure.supxlabel(f"{metric}, %{published}", fontsize=FONT + 1)
     save(figure, path)
 
 
@@ -146,7 +164,7 @@ def _bar(row: Row, column: str) -> Bar:
 
 def _by_amount(benches: Mapping[str, Bench], rows: Sequence[Row]) -> list[Series]:
     """A line for each method and group size."""
-    lines: dict[tuple[str, str, int], list[tuple[int, Any]]] = {}
+    lines: dict[tuple[str, str, int], list[tuple[float, Any]]] = {}
     for row in rows:
         bench = benches[row["setting"]]
         point = (bench.profile.aux_images or 0, row["average incremental"])
@@ -196,22 +214,21 @@ def lwf_lines(job: Reproduction, benches: Mapping[str, Bench]) -> list[Series]:
 def _draw_confusions(job: Reproduction, benches: Mapping[str, Bench], title: str, path: Path) -> None:
     """After the last group, summed over orders: log(1 + % of a class's images)."""
     panels: dict[str, Any] = {}
-    for setting, bench in benches.items():
+    for name, bench in benches.items():
         last = len(bench.groups(bench.orders()[0])) - 1
-        for method in (method.name for method in job.methods()):
-            cells = [bench.cell_folder(method, order) / f"group-{last}" / "confusion.npy" for order in bench.orders()]
-            counts = [np.load(file) for file in cells if file.exists()]
-            if counts:
-                title_of_panel = METHODS[method].title if len(benches) == 1 else f"{METHODS[method].title}, {setting}"
-                panels[title_of_panel] = sum(counts)
+        for row, method in job.rows_of(job.comparisons()[name]).items():
+            done = [order for order in bench.orders() if bench.finished(method.name, order)]
+            if done:
+                title_of_panel = row if len(benches) == 1 else f"{row}, {name}"
+                panels[title_of_panel] = sum(bench.measured(method.name, order, last).matrix for order in done)
     rows = -(-len(panels) // 4)
     figure, plots = new_figure(rows, columns=-(-len(panels) // rows), size=(2.8, 2.9))
     for plot in plots[len(panels) :]:
         plot.set_axis_off()
-    for plot, (name, counts) in zip(plots, panels.items(), strict=False):
+    for plot, (panel, counts) in zip(plots, panels.items(), strict=False):
         shares = 100 * counts / counts.sum(axis=1, keepdims=True)
         shown = plot.imshow(np.log1p(shares), cmap="viridis", vmin=0, vmax=np.log1p(100))
-        plot.set_title(name, fontsize=FONT + 2)
+        plot.set_title(panel, fontsize=FONT + 2)
         plot.tick_params(labelsize=FONT)
     figure.supxlabel("answer", fontsize=FONT + 1)
     figure.supylabel("class, in order of arrival", fontsize=FONT + 1)

@@ -13,6 +13,9 @@ from dmc.consolidation import Consolidation
 from dmc.data.decode import DecodeError
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record, Source
+from dmc.distill.teachers import TeacherGroup
+from dmc.errors import DmcError
+from dmc.metrics.incremental import Measured
 from dmc.models.model import AnyModel, Model
 from dmc.training.held_out import HeldOut
 from dmc.training.loop import Objective
@@ -45,6 +48,10 @@ class VisionTask(ABC, Generic[AnyModel]):
     predict_config: ClassVar[type[PredictConfig]] = PredictConfig
     paper_arch: ClassVar[str]  # the paper's architecture
     paper_weights: ClassVar[str | None] = None  # the paper's initial weights; None: random
+    paper_schedules: ClassVar[tuple[Schedule, Schedule]]  # of a training, and of a consolidation
+    metric: ClassVar[str]  # what the benchmark measures
+    measurement: ClassVar[type[Measured]]  # and the form in which it does
+    least_classes: ClassVar[int] = 1  # that a model can be trained on
     finds_boxes: ClassVar[bool] = False  # are its answers lists of `DetectedObject`, which can be drawn?
 
     @abstractmethod
@@ -86,6 +93,14 @@ class VisionTask(ABC, Generic[AnyModel]):
         self, teachers: Sequence[AnyModel], aux: Source, config: Any, schedule: Schedule
     ) -> Consolidation[AnyModel]:
         """Build and verify a consolidation, ready to run; `config` is a `consolidate_config`."""
+
+    def side_by_side(self, models: Sequence[AnyModel]) -> TeacherGroup[AnyModel]:
+        """Let several models answer as one, for the classes of all."""
+        raise DmcError(f"there is no way for {self.singular}s to answer side by side")
+
+    def measure(self, model: Any, test: Source, so_far: Sequence[str], asked: Sequence[str]) -> Measured:
+        """Score a model, or several side by side, on the classes that it is asked about, of those so far."""
+        raise DmcError(f"the benchmark has no way to score {self.singular}s")
 
     @abstractmethod
     def evaluate(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from dmc.choices import NetworkChoice, batch_size, clamped, pretrained, shorter_side
 from dmc.config import (
     CONSOLIDATION,
@@ -23,7 +25,9 @@ from dmc.data.sources import Record, Source
 from dmc.data.subsets import share_held_out
 from dmc.device import pick_device
 from dmc.distill.teachers import Teachers
+from dmc.errors import DmcError
 from dmc.evaluation import classification as evaluation
+from dmc.metrics.incremental import Confusion, Matrix
 from dmc.models.load import class_for
 from dmc.models.specialist import Specialist
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
@@ -41,7 +45,9 @@ class Classification(VisionTask[Specialist]):
     singular, model = "classifier", Specialist
     train_config, consolidate_config = ClassifierTrainConfig, ClassifierConsolidateConfig
     predict_config = ClassifierPredictConfig
-    paper_arch = "cifar_resnet32"
+    paper_arch, paper_schedules = "cifar_resnet32", (SPECIALIST, CONSOLIDATION)
+    metric, measurement = "accuracy", Confusion
+    least_classes = 2  # of a softmax
 
     def is_architecture(self, arch: str) -> bool:
         return class_for(arch) is Specialist
@@ -104,6 +110,23 @@ class Classification(VisionTask[Specialist]):
         self, teachers: Sequence[Specialist], aux: Source, config: ClassifierConsolidateConfig, schedule: Schedule
     ) -> ClassifierConsolidation:
         return ClassifierConsolidation(teachers, aux, config, schedule)
+
+    def side_by_side(self, models: Sequence[Specialist]) -> Teachers:
+        return Teachers(models)
+
+    def measure(
+        self, model: evaluation.Classifier, test: Source, so_far: Sequence[str], asked: Sequence[str]
+    ) -> Confusion:
+        """Count the answers; a class that the model does not know is never one of them."""
+        strange = [name for name in model.classes.names if name not in so_far]
+        if strange:
+            raise DmcError(f"the method's model answers with {strange[0]!r}, a class that has not arrived yet")
+        source = test.keep(asked)
+        counts_CK, _ = evaluation.answers(model, source)
+        matrix: Matrix = np.zeros((len(so_far), len(so_far)), dtype=np.int64)
+        rows, columns = ([so_far.index(name) for name in known] for known in (source.classes, model.classes.names))
+        matrix[np.ix_(rows, columns)] = counts_CK.numpy()
+        return Confusion(so_far, matrix)
 
     def evaluate(
         self,

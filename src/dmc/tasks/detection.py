@@ -26,6 +26,7 @@ from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.errors import DmcError
 from dmc.evaluation import detection as evaluation
 from dmc.evaluation.detection import DetectedObject
+from dmc.metrics.average_precision import Precisions
 from dmc.models.detector import Detector
 from dmc.models.load import class_for
 from dmc.specs import split_spec
@@ -43,6 +44,8 @@ class Detection(VisionTask[Detector]):
     singular, model = "detector", Detector
     consolidate_config, predict_config = DetectorConsolidateConfig, DetectorPredictConfig
     paper_arch, paper_weights = "retinanet_resnet50_fpn", "imagenet"
+    paper_schedules = (DETECTION, DETECTION)
+    metric, measurement = "mAP", Precisions
     finds_boxes = True
 
     def is_architecture(self, arch: str) -> bool:
@@ -96,6 +99,19 @@ class Detection(VisionTask[Detector]):
         self, teachers: Sequence[Detector], aux: Source, config: DetectorConsolidateConfig, schedule: Schedule
     ) -> DetectorConsolidation:
         return DetectorConsolidation(teachers, aux, config, schedule)
+
+    def side_by_side(self, models: Sequence[Detector]) -> DetectorTeachers:
+        return DetectorTeachers(models)
+
+    def measure(
+        self, model: Detector | DetectorTeachers, test: Source, so_far: Sequence[str], asked: Sequence[str]
+    ) -> Precisions:
+        """Evaluate on all images: where there are no objects, false alarms count."""
+        found = evaluation.evaluate(model, test, keep=[name for name in asked if name in model.classes.names])
+        per_class = {name: precision.eleven_points for name, precision in found.per_class.items()}
+        known = all(name in per_class for name in so_far)
+        overall = {"all": found.of(so_far)} if known else {}
+        return Precisions(per_class, overall | {"area": found.mean_area, "COCO AP50": found.coco_50})
 
     def evaluate(
         self,

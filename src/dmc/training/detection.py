@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dmc.config import DETECTION, RunConfig, Schedule
-from dmc.data.annotations import DetectionImages, open_annotated
+from dmc.data.annotations import open_annotated
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch
 from dmc.data.loader import MEMORY
@@ -74,10 +73,9 @@ def train(
     """
     source = open_annotated(data)
     detector = detector_for(source, arch, preprocessing, size, weights, seed)
-    began = {"weights": weights}
-    return fit_scenes(
-        detector, source, out, schedule, seed, memory, resume, checkpoint_every, settings=began, exam=exam
-    )
+    how = RunConfig(resume=resume, checkpoint_every=checkpoint_every)
+    objective = Detection(detector, source.classes)
+    return fit_model(detector, source, objective, out, schedule, seed, memory, how, {"weights": weights}, exam)
 
 
 def detector_for(
@@ -92,22 +90,3 @@ def detector_for(
     preprocessing = preprocessing or Detector.architectures.preprocessing(arch)
     preprocessing = replace(preprocessing, size=size or preprocessing.size)
     return Detector.untrained(arch, source.classes, preprocessing, seed, weights)
-
-
-def fit_scenes(
-    detector: Detector,
-    source: DetectionImages,
-    out: str | Path | None = None,
-    schedule: Schedule = DETECTION,
-    seed: int = 0,
-    memory: int = MEMORY,
-    resume: bool = False,
-    checkpoint_every: float = 30.0,
-    task: Detection | None = None,
-    settings: Mapping[str, Any] | None = None,
-    exam: HeldOut[Detector] | None = None,
-) -> Detector:
-    """Train a given detector on images that show some or all of its classes; see `train` for the arguments."""
-    task = task or Detection(detector, source.classes)
-    how = RunConfig(resume=resume, checkpoint_every=checkpoint_every)
-    return fit_model(detector, source, task, out, schedule, seed, memory, how, settings, exam)
