@@ -18,17 +18,17 @@ import torch
 from torch import Tensor
 
 from dmc.bench.streams import open_stream
-from dmc.config import Scale, Schedule
+from dmc.choices import NetworkChoice
+from dmc.config import RESUMED, ClassifierConsolidateConfig, Scale, Schedule
 from dmc.data.loader import open_loader
 from dmc.data.open import open_images
 from dmc.data.sources import Source, permuted
-from dmc.data.subsets import JoinedImages, Unlabeled, at_places
+from dmc.data.subsets import JoinedImages, Unlabeled, listed_subset
 from dmc.distill.balance import balancing_factors, output_layer, peaks, scale_rows, sharpness
 from dmc.distill.teachers import Teachers
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile
-from dmc.tasks.classifier_consolidation import consolidate
-from dmc.training.supervised import train
+from dmc.tasks.classification import Classification
 
 SCALES: tuple[Scale, ...] = ("none", "pool-std", "balanced")
 
@@ -75,8 +75,10 @@ def run(data: Path, out: Path, seed: int, faint: float) -> dict[str, dict[str, f
     stream = open_stream("icifar100", 10, seed, load_profile("lite", "icifar100", {"classes": 20}), data, False)
     halves = [stream.train.keep(group) for group in stream.groups[:2]]
     long, short = Schedule(epochs=30, batch_size=64), Schedule(epochs=12, batch_size=64)
-    first = train(halves[0], out / "A", arch="cifar_resnet20", schedule=long, seed=seed, resume=True)
-    second = train(halves[1], out / "B", arch="cifar_resnet14", schedule=short, seed=seed, resume=True)
+    task = Classification()
+    networks = [NetworkChoice(f"cifar_resnet{depth}", None, None, "one deeper than the other") for depth in (20, 14)]
+    first = task.trained(halves[0], networks[0], long, seed=seed, out=out / "A", how=RESUMED)
+    second = task.trained(halves[1], networks[1], short, seed=seed, out=out / "B", how=RESUMED)
     layer = output_layer(second.module, 10, second.blank())
     assert layer is not None
     scale_rows(layer, torch.full((10,), faint))
@@ -84,8 +86,8 @@ def run(data: Path, out: Path, seed: int, faint: float) -> dict[str, dict[str, f
     blocks = teachers.union.blocks
     pool = open_images(data / "aux" / "tiny_imagenet" / "train.parquet")
     order = permuted(range(len(pool)), seed)
-    aux, unseen = (at_places(pool, frozenset(part)) for part in (order[:4000], order[4000:5000]))
-    leaning = JoinedImages(unseen, Unlabeled(at_places(halves[0], frozenset(range(0, 5000, 5)))))
+    aux, unseen = (listed_subset(pool, frozenset(part)) for part in (order[:4000], order[4000:5000]))
+    leaning = JoinedImages(unseen, Unlabeled(listed_subset(halves[0], frozenset(range(0, 5000, 5)))))
     test = stream.test.keep(teachers.union.names)
     place = torch.tensor([teachers.union.names.index(name) for name in test.classes])
 
@@ -98,10 +100,9 @@ def run(data: Path, out: Path, seed: int, faint: float) -> dict[str, dict[str, f
         logits_NT, labels_N = answers(teachers, test)
         labels_N = place[labels_N]
         found[f"teachers side by side, scale {scale}"] = accuracies(logits_NT, labels_N, blocks)
-        student = consolidate(
-            [first, second], aux, out / f"S-{scale}-{faint:g}", scale=scale, balance=False, held_out=0,
-            schedule=Schedule(epochs=8), seed=seed, resume=True,
-        )  # fmt: skip
+        config = ClassifierConsolidateConfig(scale=scale, balance=False, held_out=0, seed=seed)
+        merge = task.consolidation([first, second], aux, config, Schedule(epochs=8))
+        student = merge.run(out / f"S-{scale}-{faint:g}", RESUMED)
         logits_NT, _ = answers(student, test)
         pool_NT, _ = answers(student, unseen)
         mended_NT = balanced(logits_NT, pool_NT, blocks)

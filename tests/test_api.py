@@ -13,10 +13,12 @@ import torch
 from safetensors.torch import load_file
 
 from dmc.api import evaluate
+from dmc.choices import NetworkChoice
 from dmc.config import RunConfig, Schedule
+from dmc.data.open import open_labeled
 from dmc.merging import Merge
+from dmc.tasks.classification import Classification
 from dmc.training.run_folder import Run
-from dmc.training.supervised import train
 from tests.conftest import Answer, load_specialist, tiny, write_images
 from tests.test_cli import bad
 
@@ -78,7 +80,8 @@ def test_what_is_held_out_is_not_trained_on(dmc: Dmc, tmp_path: Path) -> None:
     assert "(40 images" in card(tmp_path / "all")["data"]
     assert not same_weights(tmp_path / "auto", tmp_path / "all")
     schedule = Schedule(epochs=2, batch_size=8, shape="one-cycle")
-    inside = train(data, tmp_path / "inside", arch="cifar_resnet8", size=16, schedule=schedule)
+    network = NetworkChoice("cifar_resnet8", 16, None, "small")
+    inside = Classification().trained(open_labeled(data), network, schedule, out=tmp_path / "inside")
     assert same_weights(tmp_path / "inside", tmp_path / "all")  # the function that benchmarks call holds nothing out
     assert "held-out accuracy" not in inside.provenance
     for name in ("red", "green"):

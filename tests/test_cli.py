@@ -234,7 +234,7 @@ def test_what_nobody_thought_of_is_one_line(
     def out_of_memory(*_: object, **__: object) -> None:
         raise RuntimeError("DefaultCPUAllocator: not enough memory\nand a trace")
 
-    monkeypatch.setattr("dmc.training.supervised.fit", out_of_memory)
+    monkeypatch.setattr("dmc.training.labeled.fit", out_of_memory)
     command = ("train", labeled_folder, "-o", tmp_path / "out", "--arch", "cifar_resnet8")
     with pytest.raises(RuntimeError):
         dmc(*command)  # the tests set DMC_TRACEBACK

@@ -14,7 +14,7 @@ from dmc.bench.digits import digits
 from dmc.bench.readers import svhn
 from dmc.data.annotations import Objects
 from dmc.errors import DmcError
-from dmc.evaluation.detection import DetectionEvaluation, coco_precision
+from dmc.evaluation.detection import DetectionEvaluation, coco_average_precision
 from dmc.metrics.average_precision import AveragePrecision, Detections
 from tests.conftest import Answer
 
@@ -53,7 +53,7 @@ def test_without_its_library_only_cocos_number_is_missing(
     box = np.array([[0, 0, 9, 9]], np.float32)
     found = Detections(box, np.array([0.9], np.float32), np.array([0]))
     truth = Objects(box, np.array([0]), np.array([False]), 20, 20)
-    coco = coco_precision([found], [truth], [0])
+    coco = coco_average_precision([found], [truth], [0])
     assert all(math.isnan(value) for value in coco)
     assert "COCO's average precision is not available: not installed: faster_coco_eval; pip install" in caplog.text
     result = DetectionEvaluation({"cat": AveragePrecision(1.0, 1.0, 1)}, *coco, "scenes", 1, 0)

@@ -12,7 +12,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Unpack, overload
 
-from dmc.choices import BegunRun, NetworkChoice, schedule_for, timed
+from dmc.choices import NetworkChoice, ResumedRun, schedule_for, timed
 from dmc.classes import listed
 from dmc.config import AUTO, LearnConfig, Length, NetworkConfig, Output, RunConfig
 from dmc.consolidation import Images
@@ -35,7 +35,7 @@ from dmc.models.specialist import Specialist
 from dmc.tasks import task_for, task_of
 from dmc.tasks.base import Place, Result, VisionTask
 from dmc.training.held_out import HeldOut
-from dmc.training.supervised import fit_model, labeled_pace
+from dmc.training.labeled import fit_labeled, training_speed
 
 log = logging.getLogger("dmc")
 Given = Model | str | Path  # a model, or where to load it from
@@ -118,7 +118,7 @@ def train(
         weights = task.paper_weights if config.weights == AUTO else config.weights
         config = config.changed({"arch": config.arch or task.paper_arch, "weights": weights})
     source, held_out = task.open_labeled(data, val, keep)
-    begun = BegunRun.in_folder(out, how.resume)
+    begun = ResumedRun.in_folder(out, how.resume)
     network = begun.unless(config) if begun else task.network_for(source, config)
     model = task.untrained(source, network, preprocessing, getattr(config, "output", None), config.seed)
     training = LabeledTraining(task, source, held_out, network, length, config, str(network))
@@ -139,17 +139,25 @@ class LabeledTraining:
 
     def run(self, model: Model, out: str | Path | None, how: RunConfig) -> Model:
         """Train the model for the given length, or for one that suits the number of images."""
-        images, begun = len(self.source), BegunRun.in_folder(out, how.resume)
+        images, begun = len(self.source), ResumedRun.in_folder(out, how.resume)
         usual = self.task.supervised_schedules(images, pretrained=self.network.weights is not None)
         schedule = schedule_for(self.length, *usual, begun)
         objective = self.task.supervised(model, self.source.classes)
         if not begun:
-            pace = labeled_pace(objective, model, self.source, schedule.batch_size)
-            schedule = timed(self.length, schedule, images, pace, self.what)
-        began = {"weights": self.network.weights}
-        seed, memory = self.config.seed, self.config.memory_bytes
-        held_out = self.held_out
-        trained: Model = fit_model(model, self.source, objective, out, schedule, seed, memory, how, began, held_out)
+            speed = training_speed(objective, model, self.source, schedule.batch_size)
+            schedule = timed(self.length, schedule, images, speed, self.what)
+        trained: Model = fit_labeled(
+            model,
+            self.source,
+            objective,
+            schedule,
+            seed=self.config.seed,
+            memory=self.config.memory_bytes,
+            out=out,
+            how=how,
+            settings={"weights": self.network.weights},
+            held_out=self.held_out,
+        )
         return trained
 
 

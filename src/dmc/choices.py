@@ -40,14 +40,14 @@ class NetworkChoice:
 
 
 @dataclass(frozen=True)
-class BegunRun:
+class ResumedRun:
     """The network and schedule that were chosen when a run began; resuming it keeps them."""
 
     network: NetworkChoice
     schedule: Schedule
 
     @classmethod
-    def in_folder(cls, out: str | Path | None, resume: bool) -> BegunRun | None:
+    def in_folder(cls, out: str | Path | None, resume: bool) -> ResumedRun | None:
         """Read the run in a folder; give None if nothing is to be resumed, or if it cannot be read."""
         if out is None or not resume:
             return None
@@ -68,7 +68,7 @@ class BegunRun:
         )
 
 
-def schedule_for(length: Length, paper: Schedule, fitting: Schedule, begun: BegunRun | None = None) -> Schedule:
+def schedule_for(length: Length, paper: Schedule, fitting: Schedule, begun: ResumedRun | None = None) -> Schedule:
     """Choose the given schedule, a resumed run's, the paper's, or one that fits the images; apply the changes to it."""
     chosen = length.schedule or (begun.schedule if begun else paper if length.profile == "paper" else fitting)
     return chosen.changed(length.changes)

@@ -184,6 +184,9 @@ class RunConfig(Config):
     checkpoint_every: float = option(30.0, "Seconds between checkpoints: the most that a kill can lose", ge=0)
 
 
+RESUMED = RunConfig(resume=True)  # for whoever goes on with what is there: a demo, a cell of the benchmark
+
+
 class NetworkConfig(Config):
     """The network to train, its initial weights, and the settings that every training has."""
 

@@ -85,7 +85,7 @@ class Consolidation(ABC, Generic[AnyModel]):
         """Compare the trained student with its teachers on some auxiliary images."""
 
     @abstractmethod
-    def teachers_alone(self, batches: Iterable[Batch]) -> dict[str, Any]:
+    def measure_teachers(self, batches: Iterable[Batch]) -> dict[str, Any]:
         """Measure the teachers side by side, before training: whether one of them would drown the others."""
 
     def prepare(self, loader: ImageLoader) -> None:
@@ -173,7 +173,7 @@ class Consolidation(ABC, Generic[AnyModel]):
         batches = [self.transform.batch(framed[start : start + size]) for start in range(0, len(framed), size)]
         return batches, tried, len(skipped)
 
-    def pace(self, batch: Batch) -> float:
+    def speed(self, batch: Batch) -> float:
         """Time the training on a batch, in images per second; the student's weights stay as they are."""
         device = pick_device()
         self.teachers.to(device).fold()
@@ -185,10 +185,10 @@ class Consolidation(ABC, Generic[AnyModel]):
         started = time.monotonic()
         batches, tried, broken = self.some_batches()
         decoding = tried / (time.monotonic() - started)
-        training = self.pace(batches[0])
+        training = self.speed(batches[0])
         rate = training if self.held else min(training, decoding)
         asked = within(ASKING_SECONDS, (batch.to(pick_device()) for batch in batches))
-        return Estimate(tried, broken, rate, self.teachers_alone(asked))
+        return Estimate(tried, broken, rate, self.measure_teachers(asked))
 
     def check(self) -> dict[str, Any]:
         """Say what can be said before anything trains: time two steps on real images, write nothing."""

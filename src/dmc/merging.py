@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dmc.choices import BegunRun, NetworkChoice, schedule_for, timed
+from dmc.choices import NetworkChoice, ResumedRun, schedule_for, timed
 from dmc.config import AUTO, ConsolidateConfig, Length, RunConfig
 from dmc.consolidation import Consolidation, Images
 from dmc.data.open import open_images, sample_of
@@ -27,7 +27,7 @@ class Merge:
     config: ConsolidateConfig
     network: NetworkChoice
     length: Length
-    begun: BegunRun | None
+    begun: ResumedRun | None
 
     @classmethod
     def chosen(
@@ -44,7 +44,7 @@ class Merge:
         if paper:
             weights = task.paper_weights if config.weights == AUTO else config.weights
             config = config.changed({"arch": config.arch or models[0].require_arch(), "weights": weights})
-        begun = BegunRun.in_folder(out, how.resume)
+        begun = ResumedRun.in_folder(out, how.resume)
         network = begun.unless(config) if begun else student_for(task, models, images, config)
         return cls(task, images, config, network, length, begun)
 
@@ -62,9 +62,9 @@ class Merge:
     def timed(self, consolidation: Consolidation[Any]) -> Consolidation[Any]:
         """Set the epochs to what fits in the minutes, if these are given, and log what will be trained."""
         if not self.begun:
-            pace = consolidation.pace(consolidation.some_batches()[0][0])
+            speed = consolidation.speed(consolidation.some_batches()[0][0])
             images, what = consolidation.trained_on, f"student: {self.network}"
-            consolidation.schedule = timed(self.length, consolidation.schedule, images, pace, what)
+            consolidation.schedule = timed(self.length, consolidation.schedule, images, speed, what)
         return consolidation
 
 

@@ -165,7 +165,7 @@ def test_a_lesson_shows_no_objects_of_other_groups(data_root: Path, tmp_path: Pa
     objects = [thing for thing in reachable(lesson) if isinstance(thing, Objects)]
     assert len(objects) == len(lesson.data) < len(stream.train)
     assert all((one.labels_M < len(lesson.data.classes)).all() for one in objects)
-    everyone = [record.marked for record in stream.train.records() if record.marked]
+    everyone = [record.annotation for record in stream.train.records() if record.annotation]
     known = {stream.train.classes.index(name) for name in stream.groups[1]}
     boxes = sum(label in known for one in everyone for label in one.labels_M.tolist())
     assert sum(len(one.boxes_M4) for one in objects) == boxes < sum(len(one.boxes_M4) for one in everyone)

@@ -41,7 +41,7 @@ def only(source: DetectionImages) -> Record:
 def test_voc_pixels_become_borders(tmp_path: Path) -> None:
     folder = voc_with(tmp_path, voc_object("cat", 1, 1, 40, 30) + voc_object("dog", 3, 5, 3, 5, difficult=1))
     source = open_annotated(folder)
-    objects = only(source).marked
+    objects = only(source).annotation
     assert objects is not None
     assert source.classes == ("cat", "dog")
     assert objects.boxes_M4.tolist() == [[0, 0, 40, 30], [2, 4, 3, 5]]  # a box of one pixel is one wide
@@ -50,7 +50,7 @@ def test_voc_pixels_become_borders(tmp_path: Path) -> None:
 
 
 def test_a_missing_size_is_read_from_the_image(tmp_path: Path) -> None:
-    objects = only(open_annotated(voc_with(tmp_path, voc_object("cat", 1, 1, 9, 9), size=""))).marked
+    objects = only(open_annotated(voc_with(tmp_path, voc_object("cat", 1, 1, 9, 9), size=""))).annotation
     assert objects is not None
     assert (objects.width, objects.height) == (40, 30)
 
@@ -66,7 +66,7 @@ def test_a_size_that_is_not_the_images_is_found_out(tmp_path: Path) -> None:
 def test_boxes_outside_are_cut_and_empty_ones_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     inside, outside = voc_object("cat", -4, 20, 20, 90), voc_object("cat", 60, 1, 70, 9)
     source = open_annotated(voc_with(tmp_path, inside + outside + voc_object("cat", 9, 9, 8, 20)))
-    objects = only(source).marked
+    objects = only(source).annotation
     assert objects is not None
     assert objects.boxes_M4.tolist() == [[0, 19, 20, 30]]
     assert "2 boxes have no area within their image and are left out (first: " in caplog.text
@@ -152,13 +152,13 @@ def test_coco(tmp_path: Path) -> None:
     source = open_annotated(coco_file(tmp_path))
     assert source.classes == ("cat", "dog")  # in the order of their ids, without the cow, which has no object
     first, second = source.records()
-    assert first.marked is not None
-    assert second.marked is not None
-    assert first.marked.boxes_M4.tolist() == [[2, 3, 6, 8], [0, 0, 20, 10]]
-    assert first.marked.labels_M.tolist() == [1, 0]
-    assert first.marked.difficult_M.tolist() == [False, True]
-    assert len(second.marked.labels_M) == 0  # images without objects are kept
-    assert second.marked.width == 20
+    assert first.annotation is not None
+    assert second.annotation is not None
+    assert first.annotation.boxes_M4.tolist() == [[2, 3, 6, 8], [0, 0, 20, 10]]
+    assert first.annotation.labels_M.tolist() == [1, 0]
+    assert first.annotation.difficult_M.tolist() == [False, True]
+    assert len(second.annotation.labels_M) == 0  # images without objects are kept
+    assert second.annotation.width == 20
     (tmp_path / "annotations").mkdir()
     moved = (tmp_path / "instances.json").rename(tmp_path / "annotations" / "instances.json")
     assert len(open_annotated(f"{moved},images={tmp_path}")) == 2
@@ -208,7 +208,7 @@ def test_a_rotated_photograph_without_a_stated_size_is_upright(tmp_path: Path) -
     exif[0x0112] = 6  # the camera was held on its side
     folder = voc_with(tmp_path, voc_object("cat", 1, 1, 9, 9), size="")
     Image.new("RGB", (40, 30)).save(folder / "JPEGImages" / "a.jpg", exif=exif)
-    objects = only(open_annotated(folder)).marked
+    objects = only(open_annotated(folder)).annotation
     assert objects is not None
     assert (objects.width, objects.height) == (30, 40)
 
@@ -217,7 +217,7 @@ def test_other_classes_are_hidden(squares: Path) -> None:
     everything = open_annotated(squares)
     red = everything.keep(["red"])
     assert 0 < len(red) < len(everything)
-    assert all(set(r.marked.labels_M) == {0} for r in red.records() if r.marked is not None)
+    assert all(set(r.annotation.labels_M) == {0} for r in red.records() if r.annotation is not None)
     assert len(everything.keep(["red"], empty=True)) == len(everything)
 
 

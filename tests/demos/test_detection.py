@@ -43,7 +43,7 @@ def test_scenes_are_a_function_of_the_seed_and_test_digits_are_others() -> None:
 def test_unlabeled_scenes_have_no_labels() -> None:
     source = unlabeled_scenes(6, 0)
     assert len(source) == 6
-    assert all(record.marked is not None and not len(record.marked.labels_M) for record in source.records())
+    assert all(record.annotation is not None and not len(record.annotation.labels_M) for record in source.records())
 
 
 def test_the_demo(dmc: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

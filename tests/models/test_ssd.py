@@ -69,11 +69,11 @@ def test_an_ssd_begins_with_the_weights_that_fit_its_normalisation(
     state = {f"features.{key}": value for key, value in vgg16().features.state_dict().items()}
     asked: list[str] = []
 
-    def fetched(url: str, what: str) -> dict[str, Tensor]:
+    def download_state_dict(url: str, what: str) -> dict[str, Tensor]:
         asked.append(url)
         return state
 
-    monkeypatch.setattr("dmc.models.ssd.fetched", fetched)
+    monkeypatch.setattr("dmc.models.ssd.download_state_dict", download_state_dict)
     detector = Detector.untrained("ssd300_vgg16", "ab", weights="imagenet")
     assert "vgg16_features" in asked[0]  # made for a standard deviation of 1/255, as the preprocessing is
     assert torch.equal(detector.module.get_parameter("backbone.features.0.weight"), state["features.0.weight"])

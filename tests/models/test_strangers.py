@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import dmc as library
 from dmc.errors import DmcError
-from dmc.models.weights import fill, read_weights
+from dmc.models.weights import load_weights, read_weights
 from tests.conftest import Answer, load_specialist, tiny, write_images
 from tests.test_cli import bad
 
@@ -206,7 +206,7 @@ def test_order_alone_is_not_enough(tmp_path: Path, caplog: pytest.LogCaptureFixt
 
 def test_any_architecture_is_filled_in_order(caplog: pytest.LogCaptureFixture) -> None:
     ours, theirs = (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)) for _ in range(2))
-    fill(ours, in_another_tongue(theirs.state_dict()), Path("w.pt"), "mine", 2)
+    load_weights(ours, in_another_tongue(theirs.state_dict()), Path("w.pt"), "mine", 2)
     assert torch.equal(ours.state_dict()["2.weight"], theirs.state_dict()["2.weight"])
     assert len(caplog.messages) == 1
     assert caplog.records[0].levelno == logging.WARNING
@@ -217,7 +217,7 @@ def test_a_file_that_is_sorted_by_name_tells_no_order() -> None:
     ours, theirs = (nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(11))) for _ in range(2))
     state = in_another_tongue(theirs.state_dict())
     with pytest.raises(DmcError, match=r"a \.safetensors file does not keep their order"):
-        fill(ours, {key: state[key] for key in sorted(state)}, Path("w.safetensors"), "mine", 2)
+        load_weights(ours, {key: state[key] for key in sorted(state)}, Path("w.safetensors"), "mine", 2)
 
 
 @pytest.mark.parametrize(

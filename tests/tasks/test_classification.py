@@ -11,14 +11,15 @@ from torch import nn
 
 import dmc
 from dmc.bench.digits import digits, letters
-from dmc.config import LossName, Output, RunConfig, Scale
+from dmc.config import ClassifierConsolidateConfig, LossName, Output, RunConfig, Scale
 from dmc.data.batch import Batch
 from dmc.data.preprocess import Preprocessing
-from dmc.demos.classification import ARCH, NEW, OLD, PREPROCESSING
+from dmc.demos.classification import NETWORK, NEW, OLD, PREPROCESSING
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
-from dmc.tasks.classifier_consolidation import PAPER_FORM, ClassifierConsolidation, Distillation
-from dmc.training.supervised import fit_labeled
+from dmc.tasks.classifier_consolidation import ClassifierConsolidation, Distillation
+from dmc.training.classification import Supervised
+from dmc.training.labeled import fit_labeled
 from tests.conftest import SMALL, as_specialist, classifiers, tiny, write_images
 
 NOISE = np.random.default_rng(0).integers(0, 256, (32, 16, 16, 3), dtype=np.uint8)
@@ -30,11 +31,12 @@ def test_learning_from_letters_beats_fine_tuning_on_digits() -> None:
     data, test = digits(0, test=False), digits(0, test=True)
     quick = dmc.Schedule(epochs=8, shape="one-cycle", batch_size=32, flip=False, weight_decay=5e-3)
     old, new = (
-        as_specialist(dmc.train(data, keep=part, arch=ARCH, preprocessing=PREPROCESSING, schedule=quick))
+        as_specialist(dmc.train(data, keep=part, arch=NETWORK.arch, preprocessing=PREPROCESSING, schedule=quick))
         for part in (OLD, NEW)
     )
     merged = dmc.consolidate([old, new], letters(3000, 0), schedule=quick)
-    tuned = fit_labeled(old.widened(NEW), data.keep(NEW), schedule=quick)
+    wide = old.widened(NEW)
+    tuned = fit_labeled(wide, data.keep(NEW), Supervised(wide, NEW), quick)
     ours, theirs = dmc.evaluate(merged, test), dmc.evaluate(tuned, test)
     assert ours.images == theirs.images == 540
     assert theirs.of(OLD) < 0.2 < 0.9 < theirs.of(NEW)  # it forgets
@@ -102,7 +104,9 @@ def test_other_losses_train_too(loss: LossName) -> None:
     losses = []
     for epochs in (1, 12):
         schedule = dmc.Schedule(epochs=epochs, batch_size=16, lr=0.02, drops=(), pad=0, flip=False)
-        student = dmc.consolidate(teachers, NOISE, loss=loss, schedule=schedule, **PAPER_FORM)
+        student = dmc.consolidate(
+            teachers, NOISE, loss=loss, schedule=schedule, **ClassifierConsolidateConfig.paper_form
+        )
         images = torch.from_numpy(NOISE).permute(0, 3, 1, 2)
         task = Distillation(student, Teachers(teachers), loss, 2.0)
         losses.append(task.losses(student.module, Batch(images, torch.zeros(32)))["loss"].item())

@@ -26,13 +26,13 @@ from dmc.data.batch import Batch
 from dmc.data.detection_batch import ShorterSide
 from dmc.data.loader import open_loader
 from dmc.data.open import open_images
-from dmc.distill.detector_agreement import Recovered, as_objects, false_alarms
+from dmc.distill.detector_agreement import DetectorAgreement, as_objects, false_alarms
 from dmc.distill.detector_teachers import DetectorTeachers, Selected
 from dmc.distill.folding import NORMS
 from dmc.errors import DmcError
-from dmc.evaluation.detection import coco_precision, evaluate
+from dmc.evaluation.detection import coco_average_precision, evaluate
 from dmc.metrics.average_precision import Detections
-from dmc.models.detector import MIN_SCORE, Detector, suppressed
+from dmc.models.detector import MIN_SCORE, Detector, nms
 from dmc.models.pyramids import IMAGENET
 from dmc.tasks.detector_consolidation import DetectionDistillation, DetectorConsolidation
 from dmc.training.detection import Detection
@@ -54,25 +54,25 @@ def test_cocos_precision_counts_overlaps_up_to_the_boxs_own() -> None:
     """A box that covers 3/5 of the truth passes at 0.5, 0.55 and 0.6: three of COCO's ten overlaps."""
     truth = [Objects(np.array([[0, 0, 10, 10]], np.float32), np.array([4]), np.array([False]), 20, 20)]
     found = [Detections(np.array([[0, 0, 10, 6]], np.float32), np.ones(1, np.float32), np.array([4]))]
-    assert coco_precision(found, truth, [4]) == pytest.approx((0.3, 1.0))
+    assert coco_average_precision(found, truth, [4]) == pytest.approx((0.3, 1.0))
     hard = [truth[0]._replace(difficult_M=np.array([True]))]
-    assert all(math.isnan(value) for value in coco_precision(found, hard, [4]))
+    assert all(math.isnan(value) for value in coco_average_precision(found, hard, [4]))
 
 
 def test_overlapping_candidates_of_one_class_are_suppressed() -> None:
     boxes = torch.tensor([[0.0, 0, 10, 10], [1.0, 0, 11, 10], [50.0, 50, 60, 60], [0.0, 0, 10, 10]])
     scores = torch.tensor([[0.9, 0.0], [0.8, 0.0], [0.01, 0.0], [0.0, 0.7]])
-    found = suppressed(scores, boxes, boxes, lambda offsets, _: offsets, (100, 100))
+    found = nms(scores, boxes, boxes, lambda offsets, _: offsets, (100, 100))
     assert found.labels_M.tolist() == [0, 1]  # another class may lie at the same place, and 0.01 is too little
     assert found.scores_M == pytest.approx([0.9, 0.7])
-    found = suppressed(scores, boxes, boxes, lambda offsets, _: offsets, (100, 100), least=0.005)
+    found = nms(scores, boxes, boxes, lambda offsets, _: offsets, (100, 100), min_score=0.005)
     assert found.scores_M == pytest.approx([0.9, 0.7, 0.01])  # unless a lower score is asked for
 
 
 def test_nothing_is_found_in_the_padding() -> None:
     """Clipping to an image of 40 x 30 pixels in a frame of 64 x 64 leaves nothing of the second and third box."""
     boxes = torch.tensor([[30.0, 20, 60, 60], [45.0, 5, 60, 20], [5.0, 31, 20, 60]])
-    found = suppressed(torch.full((3, 1), 0.9), boxes, boxes, lambda offsets, _: offsets, (30, 40))
+    found = nms(torch.full((3, 1), 0.9), boxes, boxes, lambda offsets, _: offsets, (30, 40))
     assert found.boxes_M4.tolist() == [[30, 20, 40, 30]]
 
 
@@ -161,7 +161,7 @@ def test_training_asks_folded_teachers_without_autograd(monkeypatch: pytest.Monk
 
     def watched(self: DetectorTeachers, images_N3HW: Tensor, count: int) -> Selected:
         found = select(self, images_N3HW, count)
-        folded = not any(isinstance(part, NORMS) for d in self.answering for part in d.module.modules())
+        folded = not any(isinstance(part, NORMS) for d in self.inference_models for part in d.module.modules())
         asked.append((folded, found.logits_NST.requires_grad or found.boxes_NSB.requires_grad))
         return found
 
@@ -205,7 +205,7 @@ def test_a_broken_image_does_not_shift_the_others_truth(squares: Path, tmp_path:
 
     class Seer(Detector):
         def detections(
-            self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], least: float = 0
+            self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], min_score: float = 0
         ) -> list[Detections]:
             found = []
             for image, (_, width) in zip(images_N3HW, sizes, strict=True):
@@ -263,7 +263,7 @@ def test_what_the_student_finds_again(unlabeled: Path) -> None:
         twin.module.get_parameter("head.classification_head.cls_logits.bias").view(-1, 3)[:, 2] = -20
     teachers = DetectorTeachers([first, second], "none")
     loader = open_loader(open_images(unlabeled), ShorterSide(64))
-    found = Recovered.of(twin, teachers, loader)
+    found = DetectorAgreement.of(twin, teachers, loader)
     assert found.images == loader.count
     assert min(found.objects) > 0
     assert found.precision[0] > 0.8  # not 1: equal scores are sorted by rounding

@@ -85,7 +85,7 @@ class Whole(CenterCrop):
     def batch(self, framed: Sequence[tuple[Record, Tensor]]) -> PixelBatch:
         plain = super().batch(framed)
         nothing = np.full((self.size, self.size), NO_CLASS)
-        masks = [nothing if record.marked is None else record.marked for record, _ in framed]
+        masks = [nothing if record.annotation is None else record.annotation for record, _ in framed]
         return PixelBatch(plain.images_N3HW, plain.labels_N, torch.from_numpy(np.stack(masks)))
 
 
@@ -135,7 +135,7 @@ class PixelLabels(Objective):
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         assert isinstance(batch, PixelBatch)
         wanted_M = self.columns[batch.masks_NHW.flatten()]
-        logits_MK = self.model.answering_with(network).logits(batch.images_N3HW)
+        logits_MK = self.model.with_module(network).logits(batch.images_N3HW)
         return {"loss": F.cross_entropy(logits_MK, wanted_M, ignore_index=NO_CLASS)}
 
 
@@ -160,7 +160,7 @@ class PixelDistillation(Objective):
         self.student, self.teachers = student, teachers
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        answers = self.student.answering_with(network).logits(batch.images_N3HW)
+        answers = self.student.with_module(network).logits(batch.images_N3HW)
         return {"loss": F.mse_loss(answers, self.teachers.targets(batch.images_N3HW))}
 
     def require_sound(self) -> None:
@@ -189,7 +189,7 @@ class SegmenterConsolidation(Consolidation[Segmenter]):
         same = self.student.logits(batch.images_N3HW).argmax(1) == self.teachers.targets(batch.images_N3HW).argmax(1)
         return Findings(len(batch), ["asked"] * len(self.teachers.specialists), f"{same.float().mean():.0%} alike", [])
 
-    def teachers_alone(self, batches: Iterable[Batch]) -> dict[str, Any]:
+    def measure_teachers(self, batches: Iterable[Batch]) -> dict[str, Any]:
         return {"images": sum(len(batch) for batch in batches)}
 
 
@@ -266,7 +266,7 @@ class Segmentation(VisionTask[Segmenter]):
     def size_as_text(self, size: int) -> str:
         return f"{size} pixels"
 
-    def side_by_side_as_text(self, seen: Mapping[str, Any]) -> list[str]:
+    def teachers_as_text(self, seen: Mapping[str, Any]) -> list[str]:
         return [f"asked about {seen['images']} images"]
 
 

@@ -10,13 +10,14 @@ import torch
 
 import dmc
 from dmc.bench.digits import digits, letters
+from dmc.config import ClassifierConsolidateConfig
 from dmc.data.decode import decode
 from dmc.data.sources import Source
 from dmc.data.subsets import ListedImages, split_off
-from dmc.demos.classification import ARCH, NEW, OLD, PREPROCESSING
+from dmc.demos.classification import NETWORK, NEW, OLD, PREPROCESSING
 from dmc.errors import DmcError
 from dmc.models.specialist import Specialist
-from dmc.tasks.classifier_consolidation import PAPER_FORM, ClassifierConsolidation, consolidate
+from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 from tests.conftest import as_specialist, classifiers, tiny
 
 QUICK = dmc.Schedule(epochs=8, shape="one-cycle", batch_size=32, flip=False, weight_decay=5e-3)
@@ -29,7 +30,7 @@ def teachers() -> list[Specialist]:
     """Give two teachers; the second answers as surely as the first, but its logits are a seventh as large."""
     data = digits(0, test=False)
     loud, faint = (
-        as_specialist(dmc.train(data, keep=part, arch=ARCH, preprocessing=PREPROCESSING, schedule=QUICK))
+        as_specialist(dmc.train(data, keep=part, arch=NETWORK.arch, preprocessing=PREPROCESSING, schedule=QUICK))
         for part in (OLD, NEW)
     )
     with torch.no_grad():
@@ -41,12 +42,12 @@ def teachers() -> list[Specialist]:
 
 @pytest.fixture(scope="module")
 def mended(teachers: list[Specialist]) -> Specialist:
-    return consolidate(teachers, letters(2000, 0), schedule=SHORT)
+    return classifiers(teachers, letters(2000, 0), SHORT).run()
 
 
 def test_the_faint_teacher_is_drowned_in_the_papers_form_only(teachers: list[Specialist], mended: Specialist) -> None:
     test = digits(0, test=True)
-    literal = consolidate(teachers, letters(2000, 0), schedule=SHORT, **PAPER_FORM)
+    literal = classifiers(teachers, letters(2000, 0), SHORT, **ClassifierConsolidateConfig.paper_form).run()
     before, after = dmc.evaluate(literal, test), dmc.evaluate(mended, test)
     assert before.of(NEW) < 0.35 < 0.75 < before.of(OLD)
     assert min(after.of(OLD), after.of(NEW)) > 0.6

@@ -17,7 +17,7 @@ import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
-from dmc.config import CONSOLIDATION, SPECIALIST, RunConfig, Schedule
+from dmc.config import CONSOLIDATION, SPECIALIST, ClassifierConsolidateConfig, RunConfig, Schedule
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
 from dmc.data.loader import open_loader
@@ -28,11 +28,11 @@ from dmc.methods.fixed_representation import NewRowsOnly
 from dmc.methods.icarl import SigmoidDistillation
 from dmc.methods.importance import Regularised
 from dmc.methods.lwf import WithoutForgetting
-from dmc.tasks.classifier_consolidation import PAPER_FORM, Distillation, consolidate
+from dmc.tasks.classifier_consolidation import Distillation
+from dmc.training.classification import Supervised
 from dmc.training.loop import Objective, fit
 from dmc.training.optimizer import optimizer_for
 from dmc.training.run_folder import Run
-from dmc.training.supervised import Supervised
 from tests.conftest import classifiers, tiny, write_images
 
 
@@ -209,7 +209,7 @@ def test_no_step_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.Monkey
             return call
 
         schedule = Schedule(epochs=2, batch_size=batch_size)
-        plan = classifiers([tiny("ab", 1), tiny("cd", 2)], images, schedule, **PAPER_FORM)
+        plan = classifiers([tiny("ab", 1), tiny("cd", 2)], images, schedule, **ClassifierConsolidateConfig.paper_form)
         loader, _ = plan.open_loaders()
         objective = plan.objective()
         with Run(None, {}) as run, monkeypatch.context() as patch:
@@ -243,7 +243,8 @@ def trained(folder: Path, images: Path, memory: float, stops: list[int]) -> byte
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Distillation, "losses", losses)
             try:
-                consolidate(teachers, images, folder, schedule=schedule, memory=memory, resume=True, checkpoint_every=0)
+                merge = classifiers(teachers, images, schedule, memory=memory)
+                merge.run(folder, RunConfig(resume=True, checkpoint_every=0))
             except KeyboardInterrupt:
                 assert not (folder / "model.safetensors").exists()
     return (folder / "model.safetensors").read_bytes()

@@ -29,8 +29,7 @@ from torch import Tensor, nn
 from dmc.bench.datasets import require
 from dmc.bench.streams import ClassStream, needed_data, open_stream, validation
 from dmc.classes import counted
-from dmc.config import RunConfig
-from dmc.data.loader import MEMORY
+from dmc.config import RESUMED
 from dmc.data.subsets import ListedImages
 from dmc.device import pick_device
 from dmc.errors import DmcError, first_line
@@ -40,8 +39,8 @@ from dmc.methods.importance import ImportanceMethod, Regularised, Tracker
 from dmc.metrics.incremental import Groups, Measured, StreamScores, in_order_of_arrival, scores
 from dmc.recipes.profile import Profile, strength_for
 from dmc.seeds import seed_for
+from dmc.training.labeled import fit_labeled
 from dmc.training.run_folder import made
-from dmc.training.supervised import fit_model
 
 log = logging.getLogger("dmc")
 MADE, GROUPS = "made.json", "groups.json"
@@ -245,10 +244,18 @@ class Bench:
                 start = kind.untrained(data, profile.network, profile.preprocessing, None, seed).to(pick_device())
                 trackers = every_tracker(start.module, kind.singular)
                 plain = kind.supervised(start, data.classes)
-                task = Regularised(start, data.classes, trackers) if trackers else plain
-                kept = (folder / "run", profile.specialist, seed, MEMORY, RunConfig(resume=True))
-                trained = fit_model(start, data, task, *kept, {"weights": profile.network.weights})
-                Learned([trained], task.notes()).save(folder / "learned")
+                objective = Regularised(start, data.classes, trackers) if trackers else plain
+                trained = fit_labeled(
+                    start,
+                    data,
+                    objective,
+                    profile.specialist,
+                    seed=seed,
+                    out=folder / "run",
+                    how=RESUMED,
+                    settings={"weights": profile.network.weights},
+                )
+                Learned([trained], objective.notes()).save(folder / "learned")
         return Learned.load(folder / "learned")
 
     def orders(self) -> list[int]:

@@ -13,7 +13,7 @@ import numpy as np
 from dmc.bench.datasets import DATASETS, LAYOUTS, open_dataset
 from dmc.bench.digits import digits, letters
 from dmc.data.open import open_images, open_labeled
-from dmc.data.sources import Kept, Source
+from dmc.data.sources import ClassSubset, Source
 from dmc.data.subsets import Unlabeled, held_out, sampled
 from dmc.errors import DmcError, nearest, require_known
 from dmc.metrics.incremental import Groups, in_order_of_arrival
@@ -71,7 +71,7 @@ def grouped(names: Sequence[str], size: int, overlap: int = 0) -> tuple[tuple[st
 def validation(stream: ClassStream) -> ClassStream:
     """The first two groups, tested on a tenth of their own training images."""
     groups = stream.groups[:2]
-    train, test = held_out(Kept(stream.train, [name for group in groups for name in group]), every=10)
+    train, test = held_out(ClassSubset(stream.train, [name for group in groups for name in group]), every=10)
     return replace(stream, name=f"validation part of {stream.name}", train=train, test=test, groups=groups)
 
 

@@ -154,7 +154,7 @@ def decode(record: Record, transform: Transform) -> Tensor:
         raise DecodeError(record.name, getattr(error, "strerror", None) or first_line(error)) from None
 
 
-def or_reason(ask: Callable[[], T]) -> T | DecodeError:
+def result_or_error(ask: Callable[[], T]) -> T | DecodeError:
     """Call a function on an image; if the image cannot be read, log the error and give it instead of the result."""
     try:
         return ask()

@@ -104,7 +104,7 @@ class ShorterSide:
         boxes, labels = [], []
         for frame, image, (record, _) in zip(frame_N3HW, images, framed, strict=True):
             frame[:, : image.shape[1], : image.shape[2]] = image
-            found = record.marked
+            found = record.annotation
             if found is None:
                 boxes.append(torch.zeros((0, 4)))
                 labels.append(torch.zeros(0, dtype=torch.long))
@@ -117,5 +117,5 @@ class ShorterSide:
             easy_M = ~found.difficult_M  # difficult objects are not trained on
             boxes.append(torch.from_numpy(found.boxes_M4[easy_M]) * scale)
             labels.append(torch.from_numpy(found.labels_M[easy_M]))
-        objects = [record.marked for record, _ in framed]
+        objects = [record.annotation for record, _ in framed]
         return DetectionBatch(frame_N3HW, torch.zeros(len(images)), sizes, boxes, labels, objects)

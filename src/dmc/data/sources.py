@@ -33,7 +33,7 @@ class Record(NamedTuple):
     image: bytes | Path | npt.NDArray[np.uint8] | Image
     label: int
     name: str
-    marked: Any = None  # its annotation, in the form of its kind of model: `Objects` for detectors
+    annotation: Any = None  # its annotation, in the form of its kind of model: `Objects` for detectors
     part: tuple[int, int, int, int] | None = None  # left, top, right, bottom of the part to look at; None: all of it
 
 
@@ -42,7 +42,7 @@ class Source(ABC):
 
     name: str
     classes: tuple[str, ...] = ()  # empty where the images carry no labels
-    steady = True  # whether an image has the same name in whatever order the images come
+    stable_names = True  # whether an image has the same name in whatever order the images come
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -61,7 +61,7 @@ class Source(ABC):
 
     def keep(self, names: Iterable[str]) -> Source:
         """Give the images of these classes only."""
-        return Kept(self, names)
+        return ClassSubset(self, names)
 
     def rename(self, new_names: Mapping[str, str]) -> Source:
         """Give the same images under other class names; classes that get the same name become one."""
@@ -69,20 +69,20 @@ class Source(ABC):
 
     def at(self, places: Set[int], name: str) -> Source:
         """Give only the images at these positions of the stored order, read when they are wanted."""
-        return Chosen(self.in_lasting_names(), places, name)
+        return Subset(self.with_stable_names(), places, name)
 
-    def in_lasting_names(self) -> Source:
+    def with_stable_names(self) -> Source:
         """Give the same images, under names that do not depend on the order in which they are read."""
-        return self if self.steady else InStoredOrder(self)
+        return self if self.stable_names else InStoredOrder(self)
 
 
-class Kept(Source):
+class ClassSubset(Source):
     """The images of some classes of a labeled source."""
 
     def __init__(self, source: Source, names: Iterable[str]) -> None:
         kept = Classes.of(source.classes).keep(names, source.name)
         self.name, self.source, self.classes = source.name, source, kept.names
-        self.steady = source.steady
+        self.stable_names = source.stable_names
         self.new_label = {old: new for new, old in enumerate(kept.columns)}
         images_of = Counter(source.labels())
         for old, new in self.new_label.items():
@@ -106,7 +106,7 @@ class Kept(Source):
         return (name for name, label in both if label in self.new_label)
 
 
-class Chosen(Source):
+class Subset(Source):
     """Some images of another source. Only their names are held in memory."""
 
     def __init__(self, source: Source, places: Set[int], name: str) -> None:
@@ -151,7 +151,7 @@ class Renamed(Source):
     def __init__(self, source: Source, new_names: Mapping[str, str]) -> None:
         union = ClassUnion.of([Classes.of(source.classes).renamed(new_names, source.name)])
         self.name, self.source, self.classes, self.new_label = source.name, source, union.names, union.columns[0]
-        self.steady = source.steady
+        self.stable_names = source.stable_names
 
     def __len__(self) -> int:
         return len(self.source)

@@ -19,7 +19,7 @@ class Unlabeled(Source):
     """The images of another source without their labels."""
 
     def __init__(self, source: Source) -> None:
-        self.name, self.source, self.steady = source.name, source, source.steady
+        self.name, self.source, self.stable_names = source.name, source, source.stable_names
 
     def __len__(self) -> int:
         return len(self.source)
@@ -45,14 +45,14 @@ class ListedImages(Source):
         yield from permuted(self.listed, seed)
 
 
-def at_places(source: Source, places: Container[int]) -> ListedImages:
+def listed_subset(source: Source, places: Container[int]) -> ListedImages:
     """List the records at some positions of the stored order."""
     return ListedImages(source, (record for i, record in enumerate(source.records()) if i in places))
 
 
 def sampled(source: Source, count: int) -> ListedImages:
     """List a random sample, always the same one; a smaller sample is a part of a larger one."""
-    return at_places(source, frozenset(permuted(range(len(source)), seed=0)[:count]))
+    return listed_subset(source, frozenset(permuted(range(len(source)), seed=0)[:count]))
 
 
 def every_nth(source: Source, every: int) -> tuple[frozenset[int], Counter[int]]:
@@ -74,10 +74,10 @@ def held_out(source: Source, every: int) -> tuple[ListedImages, ListedImages]:
             raise DmcError(
                 f"{source.name} has {seen[label]} images of class {name!r}; one in {every} is held out to test on"
             )
-    return at_places(source, frozenset(range(len(source))) - places), at_places(source, places)
+    return listed_subset(source, frozenset(range(len(source))) - places), listed_subset(source, places)
 
 
-class Without(Source):
+class Excluding(Source):
     """All images of another source but those with some names."""
 
     def __init__(self, source: Source, left_out: frozenset[str]) -> None:
@@ -93,11 +93,11 @@ class Without(Source):
         return (name for name in self.source.names() if name not in self.left_out)
 
 
-def split_off(source: Source, count: int, seed: int) -> tuple[ListedImages, Without]:
+def split_off(source: Source, count: int, seed: int) -> tuple[ListedImages, Excluding]:
     """Split off a random sample, and give it and the rest. Of a stream, no more is read than shuffling needs."""
-    source = source.in_lasting_names()
+    source = source.with_stable_names()
     taken = ListedImages(source, records=islice(source.records(seed), count))
-    return taken, Without(source, frozenset(record.name for record in taken.records()))
+    return taken, Excluding(source, frozenset(record.name for record in taken.records()))
 
 
 def share_held_out(source: Source) -> tuple[Source, Source | None]:
@@ -117,7 +117,7 @@ class JoinedImages(Source):
 
     def __init__(self, *sources: Source, name: str | None = None) -> None:
         self.name, self.sources = name or " + ".join(s.name for s in sources), sources
-        self.steady = all(s.steady for s in sources)
+        self.stable_names = all(s.stable_names for s in sources)
         self.numbered = len({s.name for s in sources}) < len(sources)  # images of two arrays would have the same names
         union = ClassUnion.of([s.classes for s in sources])
         self.classes, self.new_labels = union.names, union.columns

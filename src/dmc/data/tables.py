@@ -68,7 +68,7 @@ class ParquetImages(Source):
 class HubImages(Source):
     """A dataset of the Hugging Face hub (or a local folder in its layout), streamed."""
 
-    steady = False  # rows of a shuffled stream come without their positions
+    stable_names = False  # rows of a shuffled stream come without their positions
 
     def __init__(
         self, repo: str, labeled: bool, image: str | None, label: str | None, split: str, config: str | None

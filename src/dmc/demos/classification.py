@@ -6,20 +6,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dmc.bench.digits import digits, letters
-from dmc.config import Schedule
+from dmc.choices import NetworkChoice
+from dmc.config import RESUMED, ClassifierConsolidateConfig, Schedule
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
 from dmc.evaluation.classification import evaluate
 from dmc.models.specialist import Specialist
 from dmc.report.classification_demo import TITLES, Row, draw
-from dmc.tasks.classifier_consolidation import PAPER_FORM, consolidate
-from dmc.training.supervised import fit_labeled, train
+from dmc.tasks.classification import Classification
+from dmc.training.labeled import fit_labeled
 
 FOLDER = "dmc-demo"  # the default
 OLD, NEW = tuple("01234"), tuple("56789")
 LETTERS = 8000
-ARCH = "cifar_resnet8"
+NETWORK = NetworkChoice("cifar_resnet8", size=None, weights=None, why="small and quick")
 PREPROCESSING = Preprocessing(size=8, mean=(0.3,), std=(0.37,))
 # Short schedules, so that two cores need less than a minute; a mirrored digit is no digit.
 LABELED = Schedule(epochs=30, shape="one-cycle", batch_size=64, weight_decay=5e-3, flip=False)
@@ -28,18 +29,19 @@ UNLABELED = Schedule(epochs=12, shape="one-cycle", batch_size=64, flip=False)
 
 def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
     """Compare fine-tuning, DMC, two specialists side by side and joint training; save models and a picture in `out`."""
-    folder = Path(out) if out is not None else None
+    folder, task = Path(out) if out is not None else None, Classification()
     data, test, aux = digits(seed, test=False), digits(seed, test=True), letters(LETTERS, seed)
     old_data, new_data = data.keep(OLD), data.keep(NEW)
 
     def specialist(source: Source, name: str) -> Specialist:
         place = folder / name if folder else None
-        return train(source, place, arch=ARCH, preprocessing=PREPROCESSING, schedule=LABELED, seed=seed, resume=True)
+        return task.trained(source, NETWORK, LABELED, like=PREPROCESSING, seed=seed, out=place, how=RESUMED)
 
     old, new, joint = specialist(old_data, "old"), specialist(new_data, "new"), specialist(data, "oracle")
-    tuned = fit_labeled(old.widened(NEW, seed), new_data, schedule=LABELED, seed=seed)
-    place = folder / "dmc" if folder else None
-    merged = consolidate([old, new], aux, place, schedule=UNLABELED, seed=seed, resume=True, **PAPER_FORM)
+    wide = old.widened(NEW, seed)
+    tuned = fit_labeled(wide, new_data, task.supervised(wide, NEW), LABELED, seed=seed)
+    config = ClassifierConsolidateConfig(seed=seed, **ClassifierConsolidateConfig.paper_form)
+    merged = task.consolidation([old, new], aux, config, UNLABELED).run(folder / "dmc" if folder else None, RESUMED)
 
     labeled = LABELED.epochs * len(data)  # what the two specialists saw together, and what joint training saw
     rows = [

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dmc.bench.digit_scenes import SIDE, digit_scenes, unlabeled_scenes
-from dmc.config import DETECTION
+from dmc.choices import NetworkChoice
+from dmc.config import DETECTION, RESUMED, DetectorConsolidateConfig
 from dmc.data.annotations import DetectionImages
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.evaluation.detection import evaluate
 from dmc.models.detector import Detector
-from dmc.tasks.detector_consolidation import consolidate
-from dmc.training.detection import train
+from dmc.tasks.detection import Detection
 
 FOLDER = "dmc-demo-detect"  # the default
 OLD, NEW = tuple("01234"), tuple("56789")
 ARCH = "retinanet:timm/test_resnet,width=32,depth=2,scale=2"
+NETWORK = NetworkChoice(ARCH, SIDE, weights=None, why="small and quick")
 SCENES, UNLABELED, TESTED = 1200, 2400, 300
 LABELED_SCHEDULE = DETECTION.changed({"epochs": 9, "lr": 4e-3, "shape": "one-cycle", "batch_size": 16, "flip": False})
 UNLABELED_SCHEDULE = LABELED_SCHEDULE.changed({"epochs": 8})
@@ -35,32 +36,17 @@ class Row:
 
 def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
     """Compare two detectors, both side by side, and the merged one; save models and a contact sheet in `out`."""
-    folder = Path(out) if out is not None else None
+    folder, task = Path(out) if out is not None else None, Detection()
     test = digit_scenes(TESTED, OLD + NEW, seed + 1000, test=True)
 
     def specialist(names: tuple[str, ...], name: str) -> Detector:
-        return train(
-            digit_scenes(SCENES, names, seed),
-            folder / name if folder else None,
-            arch=ARCH,
-            size=SIDE,
-            weights=None,
-            schedule=LABELED_SCHEDULE,
-            seed=seed,
-            resume=True,
-        )
+        data, place = digit_scenes(SCENES, names, seed), folder / name if folder else None
+        return task.trained(data, NETWORK, LABELED_SCHEDULE, seed=seed, out=place, how=RESUMED)
 
     old, new = specialist(OLD, "old"), specialist(NEW, "new")
-    merged = consolidate(
-        [old, new],
-        unlabeled_scenes(UNLABELED, seed),
-        folder / "dmc" if folder else None,
-        weights=None,
-        schedule=UNLABELED_SCHEDULE,
-        seed=seed,
-        held_out=0,
-        resume=True,
-    )
+    aux, config = unlabeled_scenes(UNLABELED, seed), DetectorConsolidateConfig(weights=None, seed=seed, held_out=0)
+    merge = task.consolidation([old, new], aux, config, UNLABELED_SCHEDULE)
+    merged = merge.run(folder / "dmc" if folder else None, RESUMED)
     models: dict[str, Detector | DetectorTeachers] = {
         "knows 0-4": old,
         "knows 5-9": new,

@@ -21,7 +21,7 @@ SAMPLE, BATCH = 96, 12  # auxiliary images to look at, and how many at a time
 
 
 @dataclass(frozen=True)
-class Recovered:
+class DetectorAgreement:
     """How much a student finds of what its teachers are sure of. A list has a number for each teacher."""
 
     images: int
@@ -30,7 +30,7 @@ class Recovered:
     false_alarms: int  # how many objects the student is sure of, and no teacher is
 
     @classmethod
-    def of(cls, student: Detector, teachers: DetectorTeachers, loader: ImageLoader) -> Recovered:
+    def of(cls, student: Detector, teachers: DetectorTeachers, loader: ImageLoader) -> DetectorAgreement:
         """Take what the teachers are sure of for the truth, and evaluate the student on it."""
         found: list[Detections] = []
         truth: list[Objects] = []
@@ -38,7 +38,7 @@ class Recovered:
         for batch in map(DetectionBatch.of, sample):
             images_N3HW = batch.images_N3HW.to(student.device)
             found += student.detections(images_N3HW, batch.sizes)
-            theirs = [teacher.detections(images_N3HW, batch.sizes) for teacher in teachers.answering]
+            theirs = [teacher.detections(images_N3HW, batch.sizes) for teacher in teachers.inference_models]
             for size, of_image in zip(batch.sizes, zip(*theirs, strict=True), strict=True):
                 truth.append(as_objects(of_image, teachers.union.columns, size))
         labels_M = np.concatenate([there.labels_M for there in truth])

@@ -15,7 +15,7 @@ from dmc.distill.targets import build_targets
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
 from dmc.metrics.average_precision import Detections
-from dmc.models.detector import MIN_SCORE, Detector, found_in
+from dmc.models.detector import MIN_SCORE, Detector, postprocess
 from dmc.models.one_stage import Answers
 
 log = logging.getLogger("dmc")
@@ -51,7 +51,7 @@ class DetectorTeachers(TeacherGroup[Detector]):
     def each(self, images_N3HW: Tensor) -> list[Answers]:
         """Give every teacher's own answers, and refuse teachers whose anchors differ."""
         with torch.no_grad():
-            answers = [detector.answers(images_N3HW) for detector in self.answering]
+            answers = [detector.answers(images_N3HW) for detector in self.inference_models]
         self.watch([answer.logits_NAK for answer in answers])
         if images_N3HW.shape[2:] not in self.shapes_checked:  # anchors depend on nothing else
             require_same_anchors([*zip(self.specialists, answers, strict=True)])
@@ -62,7 +62,9 @@ class DetectorTeachers(TeacherGroup[Detector]):
         """Select the `count` anchors of each image with the highest class probability of any teacher."""
         answers = self.each(images_N3HW)
         with torch.no_grad():
-            best_INA = torch.stack([d.scores(a).amax(dim=2) for d, a in zip(self.answering, answers, strict=True)])
+            best_INA = torch.stack(
+                [d.scores(a).amax(dim=2) for d, a in zip(self.inference_models, answers, strict=True)]
+            )
             objectness_NA, owner_NA = best_INA.max(dim=0)
             places_NS = objectness_NA.topk(min(count, objectness_NA.shape[1]), dim=1).indices
             logits = [gathered(a.logits_NAK, places_NS).flatten(0, 1) for a in answers]
@@ -71,7 +73,7 @@ class DetectorTeachers(TeacherGroup[Detector]):
         return Selected(places_NS, target_MT.view(*places_NS.shape, -1), boxes_NSB)
 
     def detections(
-        self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], least: float = MIN_SCORE
+        self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], min_score: float = MIN_SCORE
     ) -> list[Detections]:
         """Detect by inference twice: at each anchor, take the most probable class of any teacher, and its box."""
         answers = self.each(images_N3HW)
@@ -79,14 +81,14 @@ class DetectorTeachers(TeacherGroup[Detector]):
         with torch.no_grad():
             scores_INAT = torch.zeros((len(answers), *answers[0].logits_NAK.shape[:2], len(self.union.names)))
             scores_INAT = scores_INAT.to(images_N3HW.device)
-            for i, (detector, answer) in enumerate(zip(self.answering, answers, strict=True)):
+            for i, (detector, answer) in enumerate(zip(self.inference_models, answers, strict=True)):
                 scores_INAT[i][..., list(self.union.columns[i])] = detector.scores(answer)
             scores_NAT = scores_INAT.amax(dim=0)
             owner_NA = scores_INAT.amax(dim=3).argmax(dim=0)
             best_NA = scores_NAT.argmax(dim=2, keepdim=True)
             only_NAT = torch.zeros_like(scores_NAT).scatter(2, best_NA, scores_NAT.gather(2, best_NA))
             together = answers[0]._replace(boxes_NAB=owned([a.boxes_NAB for a in answers], owner_NA))
-            return found_in(together, only_NAT, self.answering[0].network.decoded, sizes, least)
+            return postprocess(together, only_NAT, self.inference_models[0].network.decoded, sizes, min_score)
 
 
 def require_same_anchors(answers: Sequence[tuple[Detector, Answers]]) -> None:

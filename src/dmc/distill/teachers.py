@@ -34,7 +34,7 @@ class TeacherGroup(ABC, Generic[AnyModel]):
             teacher.module.eval()  # a teacher does not learn, not even batch statistics
         self.centring: Centring = centring
         self.specialists = list(models)
-        self.answering = list(models)  # the same models, or faster copies after `fold`
+        self.inference_models = list(models)  # the same models, or faster copies after `fold`
         self.name = " + ".join(model.name for model in models)
         self.union = ClassUnion.of([model.names for model in models])
         self.classes = Classes.of(self.union.names)
@@ -52,8 +52,8 @@ class TeacherGroup(ABC, Generic[AnyModel]):
 
     def fold(self) -> None:
         """Answer with folded copies from now on, which are faster; the specialists themselves stay as they are."""
-        self.answering = [
-            teacher.answering_with(folded(teacher.module, teacher.blank())) for teacher in self.specialists
+        self.inference_models = [
+            teacher.with_module(folded(teacher.module, teacher.blank())) for teacher in self.specialists
         ]
 
     @abstractmethod
@@ -108,7 +108,7 @@ class Teachers(TeacherGroup[Specialist]):
     def each(self, images_N3HW: Tensor) -> list[Tensor]:
         """Give every teacher's own logits, each through its own preprocessing."""
         with torch.no_grad():
-            answers = [teacher.logits(images_N3HW) for teacher in self.answering]
+            answers = [teacher.logits(images_N3HW) for teacher in self.inference_models]
         self.watch(answers)
         return answers
 

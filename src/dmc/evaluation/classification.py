@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dmc.classes import Classes, counted
-from dmc.data.decode import CenterCrop, DecodeError, decode, or_reason
+from dmc.data.decode import CenterCrop, DecodeError, decode, result_or_error
 from dmc.data.loader import StreamLoader
 from dmc.data.open import open_labeled
 from dmc.data.sources import Record, Source
@@ -80,10 +80,10 @@ def evaluate(
     source = open_labeled(data)
     if keep is not None:
         source = source.keep(keep)
-    source = source.rename(names_for_them(source, model.classes, model.name, rename or {}))
+    source = source.rename(map_class_names(source, model.classes, model.name, rename or {}))
     if known:
         whole, source = source, source.keep(known_names(source, model.classes, model.name))
-        say_left_out(f"{len(whole) - len(source):,} images", whole, source, model.name)
+        log_left_out(f"{len(whole) - len(source):,} images", whole, source, model.name)
     require_known_classes(source, model.classes, model.name)
     counts_CK, skipped = answers(model, source)
     right = [int(row[model.classes.require(name)]) for name, row in zip(source.classes, counts_CK, strict=True)]
@@ -92,7 +92,7 @@ def evaluate(
     return Evaluation(sum(right) / sum(total), per_class, sum(total), skipped)
 
 
-def names_for_them(source: Source, classes: Classes, model: str, rename: Mapping[str, str]) -> dict[str, str]:
+def map_class_names(source: Source, classes: Classes, model: str, rename: Mapping[str, str]) -> dict[str, str]:
     """Map names of the data to the model's: those in `rename`, and those that the model has under another name."""
     asked = {source.classes[Classes.of(source.classes).require(old, source.name)]: new for old, new in rename.items()}
     found = {old: classes.names[classes.require(new, model)] for old, new in asked.items()}
@@ -115,7 +115,7 @@ def known_names(source: Source, classes: Classes, model: str) -> list[str]:
     return found
 
 
-def say_left_out(what: str, whole: Source, rest: Source, model: str) -> None:
+def log_left_out(what: str, whole: Source, rest: Source, model: str) -> None:
     """Log which classes of the whole are not in the rest, since the model does not know them."""
     names = [name for name in whole.classes if name not in rest.classes]
     if names:
@@ -156,7 +156,7 @@ def classified(model: Specialist, records: Sequence[Record], top: int) -> list[d
     model.to(pick_device())
     found: list[dict[str, float] | DecodeError] = []
     for start in range(0, len(records), 64):
-        tried = [or_reason(partial(decode, record, model.transform)) for record in records[start : start + 64]]
+        tried = [result_or_error(partial(decode, record, model.transform)) for record in records[start : start + 64]]
         best = iter(_best(model, [pixels for pixels in tried if not isinstance(pixels, DecodeError)], top))
         found += [one if isinstance(one, DecodeError) else next(best) for one in tried]
     return found

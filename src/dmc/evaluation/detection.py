@@ -22,7 +22,7 @@ from dmc.data.sources import Record, Source
 from dmc.device import pick_device
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.errors import DmcError
-from dmc.evaluation.classification import known_names, names_for_them, require_known_classes, say_left_out
+from dmc.evaluation.classification import known_names, log_left_out, map_class_names, require_known_classes
 from dmc.extras import require_extra
 from dmc.files import without_nan
 from dmc.metrics.average_precision import AveragePrecision, Detections, average_precision, mean_precision
@@ -99,10 +99,10 @@ def evaluate(
         wanted = Classes.of(dict.fromkeys((*source.classes, *model.classes.names))).keep(keep, source.name).names
         absent = [name for name in wanted if name not in source.classes]
         source = source.keep([name for name in wanted if name not in absent], empty=True)
-    source = source.rename(names_for_them(source, model.classes, model.name, rename or {}))
+    source = source.rename(map_class_names(source, model.classes, model.name, rename or {}))
     if known:
         whole, source = source, source.keep(known_names(source, model.classes, model.name), empty=True)
-        say_left_out("objects", whole, source, model.name)
+        log_left_out("objects", whole, source, model.name)
     require_known_classes(source, model.classes, model.name)
     found, truth, skipped = _answers(model, source)
     labels = {name: model.classes.require(name) for name in source.classes}
@@ -110,7 +110,7 @@ def evaluate(
     truth = [t._replace(labels_M=renumbered[t.labels_M]) for t in truth]
     per_class = {name: average_precision(found, truth, label) for name, label in labels.items()}
     per_class |= {name: average_precision(found, truth, model.classes.require(name)) for name in absent}
-    overall = coco_precision(found, truth, list(labels.values()))
+    overall = coco_average_precision(found, truth, list(labels.values()))
     return DetectionEvaluation(per_class, *overall, source.name, len(found), skipped)
 
 
@@ -136,7 +136,9 @@ def scaled(found: Detections, x: float, y: float) -> Detections:
     return found._replace(boxes_M4=(found.boxes_M4 * np.array([x, y, x, y])).astype(np.float32))
 
 
-def coco_precision(found: Sequence[Detections], truth: Sequence[Objects], labels: Sequence[int]) -> tuple[float, float]:
+def coco_average_precision(
+    found: Sequence[Detections], truth: Sequence[Objects], labels: Sequence[int]
+) -> tuple[float, float]:
     """Compute COCO's average precision, and that at overlap 0.5, with a COCO library; difficult objects become crowds.
 
     Both are NaN if the library is missing or all objects are difficult, and 0 if nothing was found.

@@ -17,16 +17,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dmc.choices import NetworkChoice
-from dmc.config import RunConfig, Schedule
-from dmc.data.loader import MEMORY
+from dmc.config import RESUMED, Schedule
 from dmc.data.sources import Source
 from dmc.files import digest, replacing, write_text
 from dmc.models.load import load
 from dmc.models.model import AnyModel
 from dmc.recipes.profile import Profile
 from dmc.tasks import task_of
+from dmc.training.labeled import fit_labeled
 from dmc.training.loop import Objective
-from dmc.training.supervised import fit_model
 
 
 @dataclass(frozen=True)
@@ -108,11 +107,19 @@ def widened(before: Learned, lesson: Lesson) -> tuple[Any, Any]:
     return old, old.widened(new_classes(old.names, lesson.data), lesson.seed)
 
 
-def fitted(wide: AnyModel, lesson: Lesson, name: str, task: Objective | None = None, **settings: Any) -> AnyModel:
-    """The lesson's training of a model that a method has prepared; `settings` are what makes its task."""
-    task = task or task_of([wide]).supervised(wide, lesson.data.classes)
-    kept = (lesson.folder / name, lesson.profile.on_new_classes, lesson.seed, MEMORY, RunConfig(resume=True))
-    return fit_model(wide, lesson.data, task, *kept, settings)
+def fitted(wide: AnyModel, lesson: Lesson, name: str, objective: Objective | None = None, **settings: Any) -> AnyModel:
+    """Train a model that a method has prepared on the lesson's data; `settings` are what makes the objective."""
+    objective = objective or task_of([wide]).supervised(wide, lesson.data.classes)
+    return fit_labeled(
+        wide,
+        lesson.data,
+        objective,
+        lesson.profile.on_new_classes,
+        seed=lesson.seed,
+        out=lesson.folder / name,
+        how=RESUMED,
+        settings=settings,
+    )
 
 
 def specialist_for(lesson: Lesson) -> Any:
@@ -131,10 +138,14 @@ def joint_model(lesson: Lesson) -> Any:
 
 def trained_once(lesson: Lesson, name: str, network: NetworkChoice, schedule: Schedule) -> Any:
     """A model for the lesson's classes alone: the same for all methods, whichever needs it first."""
-    kind, data = lesson.profile.task, lesson.data
     lesson.shared.mkdir(parents=True, exist_ok=True)
     with FileLock(lesson.shared / f".{name}-lock"):  # another process may be at it
-        model = kind.untrained(data, network, lesson.profile.preprocessing, None, lesson.seed)
-        task, began = kind.supervised(model, data.classes), {"weights": network.weights}
-        kept = (lesson.shared / name, schedule, lesson.seed, MEMORY, RunConfig(resume=True))
-        return fit_model(model, data, task, *kept, began)
+        return lesson.profile.task.trained(
+            lesson.data,
+            network,
+            schedule,
+            like=lesson.profile.preprocessing,
+            seed=lesson.seed,
+            out=lesson.shared / name,
+            how=RESUMED,
+        )

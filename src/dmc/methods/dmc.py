@@ -7,7 +7,7 @@ classes").
 
 from __future__ import annotations
 
-from dmc.config import RunConfig
+from dmc.config import RESUMED
 from dmc.methods.base import Learned, Lesson, Method, specialist_for
 
 
@@ -22,4 +22,4 @@ class DMC(Method):
         profile = lesson.profile
         config, schedule = profile.distillation(lesson.seed), profile.consolidation
         merge = profile.task.consolidation(teachers, lesson.aux, config, schedule)
-        return Learned([merge.run(lesson.folder / "consolidated", RunConfig(resume=True))])
+        return Learned([merge.run(lesson.folder / "consolidated", RESUMED)])

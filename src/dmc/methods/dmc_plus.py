@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dmc.config import Schedule
+from dmc.config import RESUMED, Schedule
 from dmc.methods import exemplars
 from dmc.methods.base import Learned, Lesson
 from dmc.methods.dmc import DMC
 from dmc.models.specialist import Specialist
-from dmc.training.supervised import fit_labeled
+from dmc.training.classification import Supervised
+from dmc.training.labeled import fit_labeled
 
 EPOCHS, RATE = 15, 1e-3
 
@@ -32,13 +33,15 @@ class DMCPlus(DMC):
         merged = super().learn(before, lesson).specialists[0]
         old_classes = len(before.specialists[0].names)
         kept = before.notes | self._chosen(merged, lesson, self.memory // old_classes)
+        data = exemplars.as_source(exemplars.of(kept))
         tuned = fit_labeled(
             merged,
-            exemplars.as_source(exemplars.of(kept)),
-            lesson.folder / "tuned",
+            data,
+            Supervised(merged, data.classes),
             self._short(lesson.profile.specialist),
-            lesson.seed,
-            resume=True,
+            seed=lesson.seed,
+            out=lesson.folder / "tuned",
+            how=RESUMED,
         )
         return Learned([tuned], exemplars.as_notes(exemplars.of(kept), self.memory // len(tuned.names)))
 

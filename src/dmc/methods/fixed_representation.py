@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dmc.data.batch import Batch
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.models.specialist import Specialist
-from dmc.training.supervised import Supervised
+from dmc.training.classification import Supervised
 
 
 class NewRowsOnly(Supervised):

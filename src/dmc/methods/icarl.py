@@ -22,7 +22,7 @@ from dmc.device import index, pick_device
 from dmc.methods import exemplars
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.models.specialist import Specialist
-from dmc.training.supervised import Supervised
+from dmc.training.classification import Supervised
 
 
 class SigmoidDistillation(Supervised):

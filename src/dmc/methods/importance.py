@@ -24,7 +24,7 @@ from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.models.specialist import Specialist
-from dmc.training.supervised import Supervised
+from dmc.training.classification import Supervised
 
 Weights = dict[str, Tensor]
 GRADIENTS_AT_ONCE = 2**28  # numbers: 1 GiB

@@ -17,7 +17,7 @@ from dmc.device import pick_device
 from dmc.distill.losses import kd
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.models.specialist import Specialist
-from dmc.training.supervised import Supervised
+from dmc.training.classification import Supervised
 
 TEMPERATURE = 2.0
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
-from dmc.models.weights import begin_from, read_weights
+from dmc.models.weights import load_backbone_weights, read_weights
 
 
 class Trained(NamedTuple):
@@ -89,7 +89,7 @@ class ClassifierSource(ArchitectureSource):
             return self.pretrained(arch, num_classes, channels)
         module = self.random(arch, num_classes, channels)
         if weights is not None:
-            begin_from(module, read_weights(Path(weights)), Path(weights), arch, num_classes)
+            load_backbone_weights(module, read_weights(Path(weights)), Path(weights), arch, num_classes)
         return module
 
 

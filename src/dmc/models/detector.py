@@ -86,16 +86,16 @@ class Detector(Model):
         return self.network.scores(answers.logits_NAK, answers.boxes_NAB)
 
     def detections(
-        self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], least: float = MIN_SCORE
+        self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], min_score: float = MIN_SCORE
     ) -> list[Detections]:
-        """Find the objects in each image that score more than `least`, in the batch's pixels, best first.
+        """Find the objects in each image that score more than `min_score`, in the batch's pixels, best first.
 
         `sizes` are height and width of each image without its padding.
         """
         with torch.no_grad():
             answers = self.answers(images_N3HW)
             self.require_finite(answers.logits_NAK)
-            return found_in(answers, self.scores(answers), self.network.decoded, sizes, least)
+            return postprocess(answers, self.scores(answers), self.network.decoded, sizes, min_score)
 
     def _copy_outputs(self, narrow: Tensor, wide: Tensor, grown: Self) -> None:
         """Copy the outputs anchor by anchor: each anchor has an output for each class."""
@@ -103,25 +103,25 @@ class Detector(Model):
         wide.view(-1, new, *wide.shape[1:])[:, :old] = narrow.view(-1, old, *wide.shape[1:])
 
 
-def found_in(
-    answers: Answers, scores_NAK: Tensor, decode: Decode, sizes: Sequence[tuple[int, int]], least: float
+def postprocess(
+    answers: Answers, scores_NAK: Tensor, decode: Decode, sizes: Sequence[tuple[int, int]], min_score: float
 ) -> list[Detections]:
     """Find the objects in each image of a batch."""
     images = zip(scores_NAK, answers.boxes_NAB, sizes, strict=True)
-    return [suppressed(scores, boxes, answers.anchors_A4, decode, size, least) for scores, boxes, size in images]
+    return [nms(scores, boxes, answers.anchors_A4, decode, size, min_score) for scores, boxes, size in images]
 
 
-def suppressed(
+def nms(
     scores_AK: Tensor,
     boxes_AB: Tensor,
     anchors_A4: Tensor,
     decode: Decode,
     size: tuple[int, int],
-    least: float = MIN_SCORE,
+    min_score: float = MIN_SCORE,
 ) -> Detections:
     """Give the best candidates of an image, without those that overlap a better one of the same class."""
     flat = scores_AK.flatten()
-    likely = (flat > least).nonzero().flatten()
+    likely = (flat > min_score).nonzero().flatten()
     best = likely[flat[likely].topk(min(CANDIDATES, len(likely))).indices]
     places, labels_M = best // scores_AK.shape[1], best % scores_AK.shape[1]
     boxes_M4 = clip_boxes_to_image(decode(boxes_AB[places], anchors_A4[places]), size)

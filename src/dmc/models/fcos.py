@@ -8,7 +8,7 @@ from torchvision.models.detection.fcos import FCOS, FCOSHead
 
 from dmc.errors import DmcError
 from dmc.models.one_stage import Answers, OneStage, Targets
-from dmc.models.pyramids import BACKBONES, STRIDES, EvenAnchors, PyramidFamily, PyramidSettings
+from dmc.models.pyramids import BACKBONES, STRIDES, PyramidFamily, PyramidSettings, StrideAnchorGenerator
 
 
 class FcosDetector(OneStage, FCOS):  # type: ignore[misc]
@@ -50,6 +50,6 @@ class FcosFamily(PyramidFamily):
         return plan
 
     def with_heads(self, backbone: nn.Module, num_classes: int, plan: PyramidSettings) -> OneStage:
-        anchors = EvenAnchors(tuple((stride,) for stride in STRIDES), ((1.0,),) * len(STRIDES))
+        anchors = StrideAnchorGenerator(tuple((stride,) for stride in STRIDES), ((1.0,),) * len(STRIDES))
         head = FCOSHead(plan.width, 1, num_classes, num_convs=plan.depth)
         return FcosDetector(backbone, num_classes, anchor_generator=anchors, head=head)

@@ -18,7 +18,7 @@ from dmc.models.hub import downloading
 from dmc.models.model import MODELS, Model
 from dmc.models.specialist import Specialist
 from dmc.models.timm_models import labels_in, preprocessing_in
-from dmc.models.weights import WEIGHT_FILES, fill, read_weights, weights_in
+from dmc.models.weights import WEIGHT_FILES, load_weights, read_weights, weights_in
 from dmc.specs import split_spec
 
 SETTINGS = ("arch", "classes", "output", "size", "mean", "std", "interpolation", "crop_pct")
@@ -126,7 +126,7 @@ def _from_state_dict(path: Path, given: Given) -> tuple[type[Model], Trained]:
     arch = kind.architectures.known(given.arch)
     preprocessing = given.shown(kind.architectures.preprocessing(arch), str(path))
     module = kind.architectures.create(arch, width, preprocessing.channels)
-    fill(module, read_weights(path), path, arch, width)
+    load_weights(module, read_weights(path), path, arch, width)
     return kind, Trained(module, arch, preprocessing, given.names, width, {"weights": str(path)})
 
 
@@ -144,7 +144,7 @@ def _from_folder(folder: Path, name: str, given: Given) -> tuple[type[Model], Tr
     source = kind.architectures.find(config["architecture"])
     arch = kind.architectures.known(source.reopen(config["architecture"], given.arch, folder, name))
     module = kind.architectures.create(arch, width, preprocessing.channels)
-    fill(module, read_weights(weights), weights, arch, width)
+    load_weights(module, read_weights(weights), weights, arch, width)
     provenance, columns, output = own.get("provenance", {}), own.get("columns"), own.get("output")
     return kind, Trained(module, arch, preprocessing, labels, width, provenance, columns, output)
 

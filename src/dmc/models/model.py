@@ -167,7 +167,7 @@ class Model(ABC):
     def _with(self, classes: Classes) -> Self:
         return type(self)(self.module, classes, self.preprocessing, self.output, self.arch, self.name, self.provenance)
 
-    def answering_with(self, module: nn.Module) -> Self:
+    def with_module(self, module: nn.Module) -> Self:
         """Give the same model with another module that computes the same, such as the loop's own."""
         twin = copy.copy(self)
         twin.module = module

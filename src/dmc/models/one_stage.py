@@ -18,7 +18,7 @@ from torchvision.models.detection.image_list import ImageList
 
 from dmc.errors import DmcError, nearest
 from dmc.models.architecture_source import ArchitectureSource, Trained
-from dmc.models.weights import fetched, fill
+from dmc.models.weights import download_state_dict, load_weights
 
 Targets = Sequence[Mapping[str, Tensor]]  # for each image: boxes (M x 4, corners, pixels) and labels (M)
 
@@ -124,7 +124,7 @@ class DetectorFamily(ArchitectureSource):
         labels, columns = [categories[i] for i in real], [i - background for i in real]
         width = len(categories) - background
         module = self.create(name, width, 3, None)
-        fill(module, fetched(weights.url, f"torchvision:{name}"), Path(weights.url), name, width)
+        load_weights(module, download_state_dict(weights.url, f"torchvision:{name}"), Path(weights.url), name, width)
         return Trained(module, name, self.preprocessing(name), labels, width, {"weights": str(weights)}, columns)
 
 

@@ -27,7 +27,7 @@ from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line
 from dmc.models.hub import downloading, quiet
 from dmc.models.one_stage import DetectorFamily, OneStage
-from dmc.models.weights import begin_from, fetched, read_weights
+from dmc.models.weights import download_state_dict, load_backbone_weights, read_weights
 
 BACKBONES = r"(?:_(resnet(?:18|34|50))_fpn|:timm/([\w.]+))"  # in a detector's name
 STRIDES = (8, 16, 32, 64, 128)  # of P3 to P7
@@ -105,7 +105,7 @@ class PyramidFamily(DetectorFamily):
         return f"{arch},norm=batch"
 
 
-class EvenAnchors(AnchorGenerator):  # type: ignore[misc]
+class StrideAnchorGenerator(AnchorGenerator):  # type: ignore[misc]
     """Anchors that lie a stride apart, as the features do.
 
     torchvision's anchors lie (image / grid) apart, which on the coarse levels of a small image is not the stride: an
@@ -176,7 +176,7 @@ def _whole(name: str, weights: Path) -> dict[str, Tensor]:
     import timm
 
     network = timm.create_model(name)
-    begin_from(network, read_weights(weights), weights, f"timm/{name}", network.num_classes)
+    load_backbone_weights(network, read_weights(weights), weights, f"timm/{name}", network.num_classes)
     state: dict[str, Tensor] = network.state_dict()
     return state
 
@@ -211,5 +211,9 @@ def _resnet_pyramid(plan: PyramidSettings, weights: str | None) -> BackboneWithF
 
 def _fill_resnet(body: nn.Module, name: str, weights: str) -> None:
     url = get_model_weights(name).IMAGENET1K_V1.url  # those of the paper's time, and of torchvision's own detectors
-    state = fetched(url, f"ImageNet weights of {name}") if weights == "imagenet" else read_weights(Path(weights))
-    begin_from(body, state, Path(weights), name, class_count=1000)
+    state = (
+        download_state_dict(url, f"ImageNet weights of {name}")
+        if weights == "imagenet"
+        else read_weights(Path(weights))
+    )
+    load_backbone_weights(body, state, Path(weights), name, class_count=1000)

@@ -7,7 +7,7 @@ from torchvision.models.detection.retinanet import RetinaNet, RetinaNetHead
 
 from dmc.models.architecture_source import Trained
 from dmc.models.one_stage import Answers, OneStage, Targets
-from dmc.models.pyramids import BACKBONES, STRIDES, EvenAnchors, PyramidFamily, PyramidSettings
+from dmc.models.pyramids import BACKBONES, STRIDES, PyramidFamily, PyramidSettings, StrideAnchorGenerator
 
 
 class RetinaNetDetector(OneStage, RetinaNet):  # type: ignore[misc]
@@ -37,7 +37,7 @@ class RetinaNetFamily(PyramidFamily):
 
     def with_heads(self, backbone: nn.Module, num_classes: int, plan: PyramidSettings) -> OneStage:
         sizes = tuple(tuple(int(plan.scale * stride * 2 ** (octave / 3)) for octave in range(3)) for stride in STRIDES)
-        anchors = EvenAnchors(sizes, ((0.5, 1.0, 2.0),) * len(STRIDES))
+        anchors = StrideAnchorGenerator(sizes, ((0.5, 1.0, 2.0),) * len(STRIDES))
         head = RetinaNetHead(plan.width, anchors.num_anchors_per_location()[0], num_classes)
         for part in (head.classification_head, head.regression_head):
             part.conv = part.conv[: plan.depth]

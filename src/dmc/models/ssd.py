@@ -14,7 +14,7 @@ from torchvision.ops import box_iou
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
 from dmc.models.one_stage import Answers, DetectorFamily, OneStage, Targets
-from dmc.models.weights import begin_from, fetched, read_weights
+from dmc.models.weights import download_state_dict, load_backbone_weights, read_weights
 
 VGG, LITE = "ssd300_vgg16", "ssdlite320_mobilenet_v3_large"
 IMAGES = {  # what torchvision's backbones and COCO weights were trained with
@@ -91,9 +91,13 @@ def _filled_vgg(arch: str, weights: str) -> nn.Module:
     if arch != VGG:
         raise DmcError(f"there are no ImageNet weights for the reduced tail of {arch}'s network; use random ones")
     url = VGG16_Weights.IMAGENET1K_FEATURES.url
-    state = fetched(url, f"ImageNet weights of {arch}") if weights == "imagenet" else read_weights(Path(weights))
+    state = (
+        download_state_dict(url, f"ImageNet weights of {arch}")
+        if weights == "imagenet"
+        else read_weights(Path(weights))
+    )
     features = vgg16(init_weights=False).features
     own = {key.removeprefix("features."): value for key, value in state.items() if key.startswith("features.")}
-    begin_from(features, own, Path(weights), arch, class_count=0)
+    load_backbone_weights(features, own, Path(weights), arch, class_count=0)
     extractor: nn.Module = SSDFeatureExtractorVGG(features, highres=False)
     return extractor

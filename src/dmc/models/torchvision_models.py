@@ -12,7 +12,7 @@ from torchvision.models import get_model, get_model_weights
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, nearest
 from dmc.models.architecture_source import ClassifierSource, Trained
-from dmc.models.weights import begin_from, fetched, fill
+from dmc.models.weights import download_state_dict, load_backbone_weights, load_weights
 
 
 class TorchvisionModels(ClassifierSource):
@@ -38,7 +38,9 @@ class TorchvisionModels(ClassifierSource):
     def pretrained(self, arch: str, num_classes: int, channels: int) -> nn.Module:
         url = get_model_weights(self.bare(arch)).DEFAULT.url
         module = self.random(arch, num_classes, channels)
-        begin_from(module, fetched(url, f"ImageNet weights of {arch}"), Path(url), arch, num_classes)
+        load_backbone_weights(
+            module, download_state_dict(url, f"ImageNet weights of {arch}"), Path(url), arch, num_classes
+        )
         return module
 
     def preprocessing(self, arch: str) -> Preprocessing:
@@ -50,7 +52,7 @@ class TorchvisionModels(ClassifierSource):
         weights = get_model_weights(self.bare(arch)).DEFAULT
         labels = weights.meta["categories"]
         module = self.random(arch, len(labels), channels=3)
-        fill(module, fetched(weights.url, arch), Path(weights.url), arch, len(labels))
+        load_weights(module, download_state_dict(weights.url, arch), Path(weights.url), arch, len(labels))
         seen = _preprocessing_of(weights.transforms())
         return Trained(module, arch, seen, labels, len(labels), {"weights": str(weights)})
 

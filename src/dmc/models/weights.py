@@ -68,7 +68,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def fetched(url: str, what: str) -> dict[str, Tensor]:
+def download_state_dict(url: str, what: str) -> dict[str, Tensor]:
     """Download one of torchvision's files: `get_model(weights=...)` would unpickle whatever lies in the cache."""
     try:
         with redirect_stdout(sys.stderr):  # it announces the download, which is no part of an answer
@@ -80,7 +80,9 @@ def fetched(url: str, what: str) -> dict[str, Tensor]:
     return state
 
 
-def begin_from(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
+def load_backbone_weights(
+    module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int
+) -> None:
     """Load weights of a network with other classes: all but the output layer, which stays as it is."""
     own = module.state_dict()
     tensors, notice = _under_own_names(module, tensors, path, arch, class_count)
@@ -99,7 +101,7 @@ def begin_from(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arc
     module.load_state_dict({key: tensors[key] for key in own if key not in other}, strict=False)
 
 
-def fill(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
+def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
     """Load all of a module's weights, or say in one line why they do not fit."""
     own = _counted_out(module.state_dict())
     tensors, notice = _under_own_names(module, tensors, path, arch, class_count)

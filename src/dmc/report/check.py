@@ -15,7 +15,7 @@ def as_text(found: dict[str, Any]) -> str:
     shape = task.size_as_text
     lines = [_network(f"teacher {i}", model, shape) for i, model in enumerate(found["teachers"], start=1)]
     lines.append(_network("student", found["student"], shape))
-    lines += task.side_by_side_as_text(found["side_by_side"])
+    lines += task.teachers_as_text(found["side_by_side"])
     lines.append(f"shared classes: {'; '.join(found['shared']) or 'none'}")
     aux, estimate = found["aux"], found["estimate"]
     where = "held in memory" if aux["held_in_memory"] else "streamed"

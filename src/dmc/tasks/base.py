@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol
 
 from dmc.choices import NetworkChoice
-from dmc.config import ConsolidateConfig, NetworkConfig, Output, PredictConfig, Schedule, TrainConfig
+from dmc.config import ConsolidateConfig, NetworkConfig, Output, PredictConfig, RunConfig, Schedule, TrainConfig
 from dmc.consolidation import Consolidation
 from dmc.data.decode import DecodeError
 from dmc.data.preprocess import Preprocessing
@@ -18,6 +19,7 @@ from dmc.errors import DmcError
 from dmc.metrics.incremental import Measured
 from dmc.models.model import AnyModel, Model
 from dmc.training.held_out import HeldOut
+from dmc.training.labeled import fit_labeled
 from dmc.training.loop import Objective
 
 Place = str | Path | Source  # labeled data, or where it is
@@ -76,6 +78,27 @@ class VisionTask(ABC, Generic[AnyModel]):
     ) -> AnyModel:
         """Make an untrained model for the classes of `source`; `like` is its preprocessing, or None for the usual."""
 
+    def seen_by(self, network: NetworkChoice, like: Preprocessing | None) -> Preprocessing:
+        """Give what a network sees: what `like` or its architecture says, at the size that was chosen."""
+        usual = like or self.model.architectures.preprocessing(network.arch)
+        return replace(usual, size=network.size or usual.size)
+
+    def trained(
+        self,
+        source: Source,
+        network: NetworkChoice,
+        schedule: Schedule,
+        *,
+        like: Preprocessing | None = None,
+        seed: int = 0,
+        out: str | Path | None = None,
+        how: RunConfig = RunConfig(),  # noqa: B008 (frozen)
+    ) -> AnyModel:
+        """Train a new model on labeled images, where everything is said already."""
+        model = self.untrained(source, network, like, None, seed)
+        objective, began = self.supervised(model, source.classes), {"weights": network.weights}
+        return fit_labeled(model, source, objective, schedule, seed=seed, out=out, how=how, settings=began)
+
     @abstractmethod
     def supervised(self, model: AnyModel, classes: Sequence[str]) -> Objective:
         """Give the training loss on data with labels of these classes."""
@@ -130,5 +153,5 @@ class VisionTask(ABC, Generic[AnyModel]):
         """Say what an input size means for this kind."""
 
     @abstractmethod
-    def side_by_side_as_text(self, seen: Mapping[str, Any]) -> list[str]:
-        """Say what a consolidation's `teachers_alone` found before training."""
+    def teachers_as_text(self, seen: Mapping[str, Any]) -> list[str]:
+        """Say what a consolidation's `measure_teachers` found before training."""

@@ -32,9 +32,9 @@ from dmc.models.load import class_for
 from dmc.models.specialist import Specialist
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
-from dmc.training.held_out import HeldOut, shown_in
+from dmc.training.classification import Supervised
+from dmc.training.held_out import HeldOut, tested_classes
 from dmc.training.loop import Objective
-from dmc.training.supervised import Supervised, specialist_for
 
 SMALL_SIDE = 48  # pixels; up to here images are CIFAR's kind, and a CIFAR ResNet is the network for them
 
@@ -66,7 +66,7 @@ class Classification(VisionTask[Specialist]):
         if val is None or val in NOTHING:
             return source, HeldOut(None, "accuracy", _accuracy)
         held_out = beside if beside and val == "auto" else open_labeled(val)
-        shown = shown_in(held_out, source, keep)
+        shown = tested_classes(held_out, source, keep)
         return source, HeldOut(held_out if keep is None else held_out.keep(shown), "accuracy", _accuracy)
 
     def network_for(self, images: Source, asked: NetworkConfig) -> NetworkChoice:
@@ -85,7 +85,11 @@ class Classification(VisionTask[Specialist]):
     def untrained(
         self, source: Source, network: NetworkChoice, like: Preprocessing | None, output: Output | None, seed: int
     ) -> Specialist:
-        return specialist_for(source, network.arch, like, network.size, output or "softmax", network.weights, seed)
+        names, output = source.classes, output or "softmax"
+        if output == "softmax" and len(names) < 2:
+            raise DmcError(f"{source.name} has one class ({names[0]!r}); a softmax classifier needs two or more")
+        preprocessing = self.seen_by(network, like)
+        return Specialist.untrained(network.arch, names, preprocessing, output, seed, network.weights)
 
     def supervised(self, model: Specialist, classes: Sequence[str]) -> Objective:
         return Supervised(model, classes)
@@ -153,7 +157,7 @@ class Classification(VisionTask[Specialist]):
     def size_as_text(self, size: int) -> str:
         return f"{size}x{size}"
 
-    def side_by_side_as_text(self, seen: Mapping[str, Any]) -> list[str]:
+    def teachers_as_text(self, seen: Mapping[str, Any]) -> list[str]:
         """Say whether one teacher would drown the others."""
         spreads = ", ".join(f"{spread:g}" for spread in seen["logit_spreads"])
         won, fair = (" / ".join(f"{share:.0%}" for share in seen[what]) for what in ("wins", "fair"))

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dmc.config import AUTO, CONSOLIDATION, ClassifierConsolidateConfig, LossName, RunConfig, Schedule
+from dmc.config import AUTO, CONSOLIDATION, ClassifierConsolidateConfig, LossName, Schedule
 from dmc.consolidation import Consolidation, Findings, Images
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
@@ -40,7 +39,6 @@ from dmc.training.loop import Objective
 
 SAMPLE = 2048  # auxiliary images behind the agreement report and behind `scale: pool-std`
 TEMPERATURE = 2.0  # of `kd`
-PAPER_FORM = ClassifierConsolidateConfig.paper_form
 
 
 class Distillation(Objective):
@@ -54,7 +52,7 @@ class Distillation(Objective):
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         target_NT = self.teachers.targets(batch.images_N3HW)
-        student_NT = self.student.answering_with(network).logits(batch.images_N3HW)
+        student_NT = self.student.with_module(network).logits(batch.images_N3HW)
         return {"loss": self.distance(student_NT, target_NT)}
 
     def require_sound(self) -> None:
@@ -161,7 +159,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
             )
         return said
 
-    def teachers_alone(self, batches: Iterable[Batch]) -> dict[str, Any]:
+    def measure_teachers(self, batches: Iterable[Batch]) -> dict[str, Any]:
         normalised = [self.teachers.normalised(batch.images_N3HW) for batch in batches]
         parts = [torch.cat(part) for part in zip(*normalised, strict=True)]
         target_NT = build_targets(parts, self.teachers.union, "none")
@@ -175,19 +173,6 @@ class ClassifierConsolidation(Consolidation[Specialist]):
             "drowned": [self.teachers.specialists[i].name for i in drowned(won, fair)],
             "scale": self.config.scale,
         }
-
-
-def consolidate(
-    teachers: Sequence[Specialist],
-    aux: Images,
-    out: str | Path | None = None,
-    *,
-    schedule: Schedule = CONSOLIDATION,
-    **settings: Any,
-) -> Specialist:
-    """Merge classifiers. Unless given, the schedule is the paper's and the architecture the first teacher's."""
-    how, rest = RunConfig.taken_from(settings)
-    return ClassifierConsolidation(teachers, aux, ClassifierConsolidateConfig.of(rest), schedule).run(out, how)
 
 
 def sample(loader: ImageLoader) -> Iterable[Tensor]:

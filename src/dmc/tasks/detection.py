@@ -18,7 +18,7 @@ from dmc.config import (
     Schedule,
 )
 from dmc.data.annotations import DetectionImages, open_annotated
-from dmc.data.decode import DecodeError, or_reason
+from dmc.data.decode import DecodeError, result_or_error
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record, Source
 from dmc.device import pick_device
@@ -33,8 +33,7 @@ from dmc.specs import split_spec
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.detector_consolidation import DetectorConsolidation
 from dmc.training.detection import Detection as DetectionLoss
-from dmc.training.detection import detector_for
-from dmc.training.held_out import HeldOut, shown_in
+from dmc.training.held_out import HeldOut, tested_classes
 from dmc.training.loop import Objective
 
 
@@ -66,7 +65,7 @@ class Detection(VisionTask[Detector]):
         if val is None or val in (*NOTHING, "auto"):
             return source, HeldOut(None, "mAP", _precision)
         held_out = open_annotated(val)
-        return source, HeldOut(held_out.keep(shown_in(held_out, source, keep), empty=True), "mAP", _precision)
+        return source, HeldOut(held_out.keep(tested_classes(held_out, source, keep), empty=True), "mAP", _precision)
 
     def network_for(self, images: Source, asked: NetworkConfig) -> NetworkChoice:
         """Choose a RetinaNet as large as the machine can train, at about the images' own size."""
@@ -83,7 +82,8 @@ class Detection(VisionTask[Detector]):
     ) -> Detector:
         if output not in (None, "sigmoid"):
             raise DmcError("output is a setting of classifiers: a detector decides each class for itself")
-        return detector_for(source, network.arch, like, network.size, network.weights, seed)
+        preprocessing = self.seen_by(network, like)
+        return Detector.untrained(network.arch, source.classes, preprocessing, seed, network.weights)
 
     def supervised(self, model: Detector, classes: Sequence[str]) -> Objective:
         return DetectionLoss(model, classes)
@@ -127,7 +127,7 @@ class Detection(VisionTask[Detector]):
         self, model: Detector, records: Sequence[Record], config: DetectorPredictConfig
     ) -> list[list[DetectedObject] | DecodeError]:
         """Give the objects found in each image with a score of at least `min_score`, best first."""
-        return [or_reason(partial(evaluation.detected, model, record, config.min_score)) for record in records]
+        return [result_or_error(partial(evaluation.detected, model, record, config.min_score)) for record in records]
 
     def answer_as_dict(self, answer: list[DetectedObject]) -> dict[str, Any]:
         objects = [{"class": s.name, "score": round(s.score, 4), "box": [round(v, 1) for v in s.box]} for s in answer]
@@ -140,7 +140,7 @@ class Detection(VisionTask[Detector]):
     def size_as_text(self, size: int) -> str:
         return f"{size} pixels on the shorter side"
 
-    def side_by_side_as_text(self, seen: Mapping[str, Any]) -> list[str]:
+    def teachers_as_text(self, seen: Mapping[str, Any]) -> list[str]:
         spreads = ", ".join(f"{spread:g}" for spread in seen["logit_spreads"])
         objects = " / ".join(f"{count:,}" for count in seen["objects"])
         where = f"side by side, in {seen['images']} auxiliary images"

@@ -5,20 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dmc.config import AUTO, DETECTION, DetectorConsolidateConfig, LossName, RunConfig, Schedule
+from dmc.config import AUTO, DETECTION, DetectorConsolidateConfig, LossName, Schedule
 from dmc.consolidation import Consolidation, Findings, Images
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch, ShorterSide
 from dmc.data.loader import ImageLoader
 from dmc.distill.balance import HALF
-from dmc.distill.detector_agreement import SURE, Recovered
+from dmc.distill.detector_agreement import SURE, DetectorAgreement
 from dmc.distill.detector_teachers import DetectorTeachers, gathered, require_same_anchors
 from dmc.distill.losses import loss_named
 from dmc.errors import DmcError
@@ -41,7 +40,7 @@ class DetectionDistillation(Objective):
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         target = self.teachers.select(batch.images_N3HW, self.anchors)
-        answers = self.student.answering_with(network).answers(batch.images_N3HW)
+        answers = self.student.with_module(network).answers(batch.images_N3HW)
         logits_MT = gathered(answers.logits_NAK, target.places_NS).flatten(0, 1)
         boxes_MB = gathered(answers.boxes_NAB, target.places_NS).flatten(0, 1)
         classes = self.distance(logits_MT, target.logits_NST.flatten(0, 1))
@@ -103,7 +102,7 @@ class DetectorConsolidation(Consolidation[Detector]):
         return DetectionDistillation(self.student, self.teachers, config.loss, config.anchors, config.box_weight)
 
     def compare(self, unseen: ImageLoader) -> Findings:
-        found = Recovered.of(self.student, self.teachers, unseen)
+        found = DetectorAgreement.of(self.student, self.teachers, unseen)
         of_each = [
             f"{objects / found.images:.1f} finds in an image; "
             + (f"against these the student has {precision:.1%} average precision" if objects else "nothing to compare")
@@ -115,7 +114,7 @@ class DetectorConsolidation(Consolidation[Detector]):
         )
         return Findings(found.images, of_each, overall, self._warnings(found))
 
-    def _warnings(self, found: Recovered) -> list[str]:
+    def _warnings(self, found: DetectorAgreement) -> list[str]:
         advice = "train longer, or on more images, or on images in which the teachers find more"
         pairs = zip(self.teachers.specialists, found.precision, strict=True)
         weak = [
@@ -131,28 +130,15 @@ class DetectorConsolidation(Consolidation[Detector]):
             if not objects
         ]
 
-    def teachers_alone(self, batches: Iterable[Batch]) -> dict[str, Any]:
+    def measure_teachers(self, batches: Iterable[Batch]) -> dict[str, Any]:
         images, objects = 0, [0] * len(self.teachers.specialists)
         logits = []
         for batch in map(DetectionBatch.of, batches):
             images += len(batch)
             logits.append(self.teachers.select(batch.images_N3HW, self.config.anchors).logits_NST.flatten(0, 1))
-            for i, teacher in enumerate(self.teachers.answering):
+            for i, teacher in enumerate(self.teachers.inference_models):
                 finds = teacher.detections(batch.images_N3HW, batch.sizes)
                 objects[i] += sum(int((found.scores_M > SURE).sum()) for found in finds)
         target_MT, columns = torch.cat(logits), self.teachers.union.columns
         spreads = [round(float(target_MT[:, list(own)].std()), 2) for own in columns]
         return {"images": images, "logit_spreads": spreads, "objects": objects}
-
-
-def consolidate(
-    teachers: Sequence[Detector],
-    aux: Images,
-    out: str | Path | None = None,
-    *,
-    schedule: Schedule = DETECTION,
-    **settings: Any,
-) -> Detector:
-    """Merge detectors. Unless given, the schedule is the paper's and the architecture the first teacher's."""
-    how, rest = RunConfig.taken_from(settings)
-    return DetectorConsolidation(teachers, aux, DetectorConsolidateConfig.of(rest), schedule).run(out, how)

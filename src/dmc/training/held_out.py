@@ -45,7 +45,7 @@ class HeldOut(Generic[AnyModel]):
         return {f"held-out {self.what}": found}
 
 
-def shown_in(held_out: Source, source: Source, keep: Iterable[str] | None) -> list[str]:
+def tested_classes(held_out: Source, source: Source, keep: Iterable[str] | None) -> list[str]:
     """Give the classes that are both learned and tested; refuse others to test, unless `keep` chose what to learn."""
     shown = [name for name in held_out.classes if name in source.classes]
     foreign = [name for name in held_out.classes if name not in source.classes]

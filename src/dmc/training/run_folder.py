@@ -29,7 +29,7 @@ from dmc.config import RunConfig
 from dmc.errors import DmcError, first_line
 from dmc.files import OWN_FILES, replacing, require_free, write_text
 from dmc.models.model import AnyModel
-from dmc.models.weights import fill, read_weights, weights_in
+from dmc.models.weights import load_weights, read_weights, weights_in
 
 MAY_DIFFER = ("versions", "from")  # a teacher may have been moved: its fingerprint is what counts
 PLACES = ("name", "weights")  # paths of images or of a file: on another machine they are in another folder
@@ -206,7 +206,7 @@ class Run:
         except (ValueError, KeyError):
             raise DmcError(f"{self.folder / 'config.json'} is damaged; choose another folder") from None
         path = weights_in(self.folder, str(self.folder))
-        fill(model.module, read_weights(path), path, model.require_arch(), model.classes.width)
+        load_weights(model.module, read_weights(path), path, model.require_arch(), model.classes.width)
         model.module.eval()
         model.name = str(self.folder)
         return model.to(model.device)  # in the memory format of training, so that what follows rounds the same way
