@@ -17,7 +17,7 @@ from dmc.tasks.base import Result
 
 
 def models_keep_their_kind(detector: dmc.Detector, specialist: dmc.Specialist) -> None:
-    assert_type(dmc.consolidate([detector, detector], images), dmc.Detector)
+    assert_type(dmc.consolidate([detector, detector], "images"), dmc.Detector)
     assert_type(dmc.consolidate([specialist, specialist], "images", "out", loss="kd", epochs=3), dmc.Specialist)
     assert_type(dmc.consolidate(["a", "b"], "images"), Model)
     assert_type(dmc.learn(detector, "VOC2007", "images", specialist_epochs=3), dmc.Detector)
