@@ -21,7 +21,7 @@ from dmc.config import (
     NetworkConfig,
     RunConfig,
     Schedule,
-    options_of,
+    settings_of,
 )
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -38,9 +38,9 @@ SECTIONS: dict[str, tuple[type[Config], ...]] = {
 }
 INTRODUCTION = """# Settings
 
-Each setting is an option of the command line and a keyword argument in Python: `--box-weight 2` is `box_weight=2`.
-Settings are defined once, in `src/dmc/config.py`, and this page is made from that file. A setting of detectors is
-refused for classifiers, and the other way round."""
+Each setting is an option of the command line and a keyword argument in Python: `--box-weight 2` is `box_weight=2`;
+those marked (Python) have no option. Settings are defined once, in `src/dmc/config.py`, and this page is made from that
+file. A setting of detectors is refused for classifiers, and the other way round."""
 # The verb of each, the class whose settings it has as well, and its own.
 ARGUMENTS: dict[str, tuple[str, str, tuple[type[Config], ...]]] = {
     "LengthKeywords": ("every training", "TypedDict", (Length, Schedule)),
@@ -50,7 +50,6 @@ ARGUMENTS: dict[str, tuple[str, str, tuple[type[Config], ...]]] = {
     "LearnKeywords": ("`learn`", "ConsolidateKeywords", (LearnConfig,)),
     "PredictKeywords": ("`predict`", "TypedDict", (ClassifierPredictConfig, DetectorPredictConfig)),
 }
-NOT_GIVEN = ("changes", "share")  # what `Length` keeps for itself
 
 
 def page() -> str:
@@ -58,15 +57,15 @@ def page() -> str:
     shown: set[str] = set()
     parts = [INTRODUCTION]
     for title, owners in SECTIONS.items():
-        rows = [_row(name, field) for name, field in options_of(*owners) if name not in shown]
-        shown |= {name for name, _ in options_of(*owners)}
+        rows = [_row(name, field) for name, field in settings_of(*owners) if name not in shown]
+        shown |= {name for name, _ in settings_of(*owners)}
         parts.append("\n".join([f"## {title}", "", "| setting | values | default | |", "|---|---|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
 
 
 def _row(name: str, field: Any) -> str:
-    extra = field.json_schema_extra
-    flag = f" (`--{extra['flag']}`)" if extra["flag"] else ""
+    extra = field.json_schema_extra or {"usual": "", "flag": ""}
+    flag = f" (`--{extra['flag']}`)" if extra["flag"] else "" if field.json_schema_extra else " (Python)"
     default = extra["usual"] or ("" if field.default is None else f"`{field.default}`")
     kinds = [kind for kind in _parts(field.annotation) if kind != "None"]
     return f"| `{name}`{flag} | {', '.join(kinds)} | {default} | {field.description} |"
@@ -84,8 +83,7 @@ def keywords() -> str:
     """Give the keyword arguments of the API as Python source."""
     classes = []
     for name, (whose, base, owners) in ARGUMENTS.items():
-        fields = {field: info for owner in owners for field, info in owner.model_fields.items()}
-        lines = [f"    {field}: {_type(info.annotation)}" for field, info in fields.items() if field not in NOT_GIVEN]
+        lines = [f"    {field}: {_type(info.annotation)}" for field, info in settings_of(*owners)]
         head = f"class {name}({base}, total=False):"
         classes.append("\n".join([head, f'    """What {whose} takes."""', "", *lines]))
     return (

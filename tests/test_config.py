@@ -25,6 +25,7 @@ from dmc.config import (
     options_of,
 )
 from dmc.errors import DmcError
+from dmc.recipes.profile import load_profile
 from tests.conftest import tiny
 
 MERGING = (RunConfig, Length, Schedule, ConsolidateConfig, ClassifierConsolidateConfig, DetectorConsolidateConfig)
@@ -52,6 +53,8 @@ def test_a_configuration_is_frozen_and_every_change_is_checked() -> None:
         (ClassifierConsolidateConfig, {"epoch": 2}, "there is no setting 'epoch'; did you mean 'epochs'?"),
         (ClassifierConsolidateConfig, {"loss": "L2"}, "loss 'L2' should be 'l2', 'l1' or 'kd'; did you mean 'l2'?"),
         (Schedule, {"lr": float("inf")}, "lr inf should be a finite number"),
+        (Schedule, {"drops": (2,)}, "drops (2,) should be fractions of all epochs, between 0 and 1"),
+        (Length, {"minutes": 1, "schedule": Schedule()}, "give a schedule or minutes, not both"),
         (NetworkConfig, {"memory": -1}, "memory -1 should be greater than or equal to 0"),
     ],
 )
@@ -69,6 +72,24 @@ def test_settings_go_to_the_jobs_that_own_them() -> None:
     assert rest == {"loss": "l1"}
     with pytest.raises(DmcError, match="give epochs or minutes, not both"):
         Length.taken_from({"epochs": 3, "minutes": 2})
+
+
+def test_what_a_length_keeps_for_itself_cannot_be_given() -> None:
+    length, rest = Length.taken_from({"share": 7, "changes": {"epochs": -3}, "epochs": 2})
+    assert (length.share, length.changes) == (1.0, {"epochs": 2})
+    with pytest.raises(DmcError, match="there is no setting 'share'"):
+        ClassifierConsolidateConfig.of(rest)
+
+
+def test_a_configuration_that_a_user_makes_is_checked_in_one_line() -> None:
+    with pytest.raises(DmcError, match=r"^epochs 0 should be greater than or equal to 1$"):
+        dmc.Schedule(epochs=0)
+
+
+def test_a_profile_has_no_setting_that_it_would_ignore() -> None:
+    for name in ("seed", "memory", "aux_limit", "held_out"):
+        with pytest.raises(DmcError, match=f"there is no setting '{name}'"):
+            load_profile("lite", "digits", {name: 1})
 
 
 def test_random_weights_are_none_in_the_library() -> None:

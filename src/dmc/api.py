@@ -14,7 +14,7 @@ from typing import Any, Unpack, overload
 
 from dmc.choices import NetworkChoice, ResumedRun, schedule_for, timed
 from dmc.classes import listed
-from dmc.config import AUTO, LearnConfig, Length, NetworkConfig, Output, RunConfig
+from dmc.config import LearnConfig, Length, NetworkConfig, Output, RunConfig
 from dmc.consolidation import Images
 from dmc.data.decode import DecodeError
 from dmc.data.pictures import Picture, pictures
@@ -115,12 +115,11 @@ def train(
     task = task_for(data, rest.get("arch"))
     config = task.train_config.of(rest)
     if length.profile == "paper":
-        weights = task.paper_weights if config.weights == AUTO else config.weights
-        config = config.changed({"arch": config.arch or task.paper_arch, "weights": weights})
+        config = task.as_in_paper(config, task.paper_arch)
     source, held_out = task.open_labeled(data, val, keep)
     begun = ResumedRun.in_folder(out, how.resume)
     network = begun.unless(config) if begun else task.network_for(source, config)
-    model = task.untrained(source, network, preprocessing, getattr(config, "output", None), config.seed)
+    model = task.untrained(source, network, preprocessing, config.output, config.seed)
     training = LabeledTraining(task, source, held_out, network, length, config, str(network))
     return training.run(model, out, how)
 
@@ -259,13 +258,14 @@ def learn(
     """
     how, rest = RunConfig.taken_from(settings)
     own, rest = LearnConfig.taken_from(rest)
+    own.require_sense(Length.taken_from(rest)[0])
     old = load(model)
     task = task_of([old])
     source, held_out = task.open_labeled(data, val, keep)
     require_news(old, source)
     if out is not None:
         require_free(Path(out), how.resume)
-    merge = Merge.chosen([old], aux, out, how, {**rest, "share": 0.5})
+    merge = Merge.chosen([old], aux, out, how, rest, share=0.5)
     new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
     first = merge.timed(merge.with_teachers([old, new]))  # refuses a bad merge before the specialist trains for days
 
@@ -323,7 +323,7 @@ def evaluate(
 ) -> DetectionEvaluation: ...
 @overload
 def evaluate(
-    model: Given,
+    model: Given | Sequence[Given],
     data: Place,
     *,
     keep: Sequence[str] | None = None,
@@ -331,7 +331,7 @@ def evaluate(
     rename: Mapping[str, str] | None = None,
 ) -> Result: ...
 def evaluate(
-    model: Given | TeacherGroup[Any],
+    model: Given | TeacherGroup[Any] | Sequence[Given],
     data: Place,
     *,
     keep: Sequence[str] | None = None,
@@ -347,7 +347,13 @@ def evaluate(
         known: leave out the classes that the model does not know, which are refused otherwise.
         rename: the model's names for classes of the data: `{"tabby": "cat"}`.
     """
-    found = model if isinstance(model, TeacherGroup) else load(model)
+    if isinstance(model, TeacherGroup):
+        found: Model | TeacherGroup[Any] = model
+    elif isinstance(model, Given):
+        found = load(model)
+    else:
+        several = [load(one) for one in model]
+        found = task_of(several).side_by_side(several)
     return task_of([found]).evaluate(found, data, keep, known, rename or {})
 
 
@@ -381,8 +387,8 @@ def predict(model: Given, images: Picture | Sequence[Picture], **settings: Unpac
 
 def _all(teachers: Sequence[Given]) -> list[Model]:
     """Load the teachers; refuse a model that is given twice."""
-    if isinstance(teachers, Given):
-        raise DmcError("teachers must be a list of two or more models")
+    if isinstance(teachers, Given) or len(teachers) < 2:
+        raise DmcError("teachers must be a list of two or more models: consolidation needs at least two teachers")
     loaded = [load(teacher) for teacher in teachers]
     for one, other in combinations(loaded, 2):
         if one.names == other.names and one.fingerprint == other.fingerprint:

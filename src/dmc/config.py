@@ -23,6 +23,7 @@ Centring = Literal["per-teacher", "none"]
 Scale = Literal["none", "pool-std", "balanced", "auto"]
 Output = Literal["softmax", "sigmoid"]
 ProfileName = Literal["auto", "paper"]
+KD_TEMPERATURE = 2.0  # where none is given
 AUTO = "auto"  # initial weights: ImageNet's where they help and can be had
 
 
@@ -35,6 +36,11 @@ def option(default: Any, text: str, *, usual: str = "", flag: str = "", **limits
     return Field(default=default, description=text, json_schema_extra={"usual": usual, "flag": flag}, **limits)
 
 
+def keyword(default: Any, text: str, **limits: Any) -> Any:
+    """Declare a setting that is a keyword argument in Python only."""
+    return Field(default=default, description=text, **limits)
+
+
 class Config(BaseModel):
     """A frozen set of settings. Unknown names and impossible values are one-line errors."""
 
@@ -42,22 +48,25 @@ class Config(BaseModel):
 
     whose: ClassVar[str] = ""  # the only kind of model with these settings: "classifiers"; empty: all kinds have them
 
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            raise DmcError(_in_words(error, type(self))) from None
+
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
         """Check settings that a user gave, and make a configuration of them."""
         cls.refuse_foreign(given)
-        try:
-            return cls.model_validate(dict(given))
-        except ValidationError as error:
-            raise DmcError(_in_words(error, cls)) from None
+        return cls(**given)
 
     @classmethod
     def refuse_foreign(cls, names: Iterable[str]) -> None:
         """Refuse settings that only another kind of model has."""
         for name in names:
-            kinds = {owner.whose for owner in _below(Config) if name in owner.model_fields} - {"", cls.whose}
-            if kinds and name not in cls.model_fields:
-                raise DmcError(f"{name.replace('_', '-')} is a setting of {min(kinds)}")
+            owners = {owner.whose for owner in _below(Config) if name in owner.model_fields}
+            if name not in cls.model_fields and owners and not owners & {"", cls.whose}:
+                raise DmcError(f"{name} is a setting of {min(owners)}")
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """Copy the settings with some of them changed, and check them again."""
@@ -85,8 +94,9 @@ def _in_words(error: ValidationError, owner: type[Config]) -> str:
     if not name:  # several settings that do not go together
         return text
     if wrong["type"] == "extra_forbidden":
-        known = Schedule.model_fields if outer else {**owner.model_fields, **Schedule.model_fields}
-        return f"there is no setting {name!r}{nearest(name, ['.'.join([*outer, field]) for field in known])}"
+        known = [".".join([*outer, field]) for field in (Schedule if outer else owner).model_fields]
+        elsewhere = [field for field in (*Schedule.model_fields, *Length.model_fields) if field != name]
+        return f"there is no setting {name!r}{nearest(name, [*known, *elsewhere])}"
     hint = ""
     if wrong["type"] == "literal_error":
         words = str(wrong["ctx"]["expected"]).replace(" or ", ", ").replace("'", "").split(", ")
@@ -96,12 +106,13 @@ def _in_words(error: ValidationError, owner: type[Config]) -> str:
 
 def options_of(*owners: type[Config]) -> Iterator[tuple[str, FieldInfo]]:
     """Give each setting of some jobs that is an option of the command line, once."""
-    seen: set[str] = set()
-    for owner in owners:
-        for name, field in owner.model_fields.items():
-            if field.description and name not in seen:
-                seen.add(name)
-                yield name, field
+    return ((name, field) for name, field in settings_of(*owners) if field.json_schema_extra)
+
+
+def settings_of(*owners: type[Config]) -> Iterator[tuple[str, FieldInfo]]:
+    """Give each setting of some jobs that a user may give, once."""
+    found = {name: field for owner in owners for name, field in owner.model_fields.items() if field.description}
+    return iter(found.items())
 
 
 class Schedule(Config):
@@ -118,14 +129,22 @@ class Schedule(Config):
         usual="one-cycle",
         flag="lr-shape",
     )
-    drops: tuple[float, ...] = (0.7, 0.9)  # fractions of all epochs; after each the rate is divided by 10
-    algorithm: Literal["sgd", "adam"] = "sgd"
+    drops: tuple[float, ...] = keyword((0.7, 0.9), "Fractions of all epochs after which steps divides the rate")
+    algorithm: Literal["sgd", "adam"] = keyword("sgd", "The optimizer")
     batch_size: int = option(128, "Images in a step", usual="32; 128 for many images or paper; detectors 12", ge=1)
-    momentum: float = Field(default=0.9, ge=0, lt=1)
+    momentum: float = keyword(0.9, "Momentum of SGD", ge=0, lt=1)
     weight_decay: float = option(1e-4, "Weight decay", usual="0.0001; detectors 0", ge=0)
-    clip: float | None = Field(default=None, gt=0)  # largest norm of the gradient over all weights; None: not clipped
-    pad: int | None = Field(default=None, ge=0)  # pixels; None: an eighth of the image, which is the paper's 4 at 32x32
+    clip: float | None = keyword(None, "Largest norm of the gradient over all weights; None: not clipped", gt=0)
+    # None is the paper's 4 at 32x32.
+    pad: int | None = keyword(None, "Pixels to pad before cropping; None: an eighth of the image", ge=0)
     flip: bool = option(True, "Flip half of the images left to right", usual="flip")
+
+    @field_validator("drops")
+    @classmethod
+    def _within_the_training(cls, drops: tuple[float, ...]) -> tuple[float, ...]:
+        if not all(0 < drop < 1 for drop in drops):
+            raise ValueError("should be fractions of all epochs, between 0 and 1")
+        return drops
 
     def lr_at(self, step: int, steps_per_epoch: int) -> float:
         """Give the learning rate of a step."""
@@ -136,10 +155,6 @@ class Schedule(Config):
             return self.lr * 0.5 * (1 + math.cos(math.pi * (progress - 0.2) / 0.8))
         passed = sum(step >= drop * self.epochs * steps_per_epoch for drop in self.drops)
         return self.lr * 0.1**passed
-
-    def longer(self, times: int) -> Schedule:
-        """Multiply the epochs."""
-        return self.changed({"epochs": times * self.epochs})
 
 
 SPECIALIST = Schedule(epochs=200)
@@ -158,7 +173,7 @@ class Length(Config):
     minutes: float | None = option(
         None, "Time budget instead of epochs, by the speed at the start; learn: half for each training", gt=0
     )
-    schedule: Schedule | None = None  # a whole one, to be used as it is
+    schedule: Schedule | None = keyword(None, "A whole schedule, to be used as it is")
     changes: dict[str, Any] = {}  # fields to change in the schedule, whichever is chosen
     share: float = 1.0  # the part of the minutes that this training gets
 
@@ -166,6 +181,8 @@ class Length(Config):
     def _one_of_two(self) -> Self:
         if self.minutes is not None and "epochs" in self.changes:
             raise ValueError("give epochs or minutes, not both")
+        if self.minutes is not None and self.schedule is not None:
+            raise ValueError("give a schedule or minutes, not both")
         return self
 
     @classmethod
@@ -173,8 +190,9 @@ class Length(Config):
         """Split off the settings of this class; fields of a schedule, such as `epochs`, become its `changes`."""
         changes = {name: value for name, value in given.items() if name in Schedule.model_fields}
         SPECIALIST.changed(changes)  # refuses impossible values before anything is opened
-        rest = {name: value for name, value in given.items() if name not in changes}
-        return super().taken_from(rest | {"changes": changes})
+        own = {name: given[name] for name, _ in settings_of(cls) if name in given}
+        rest = {name: value for name, value in given.items() if name not in {**changes, **own}}
+        return cls.of({**own, "changes": changes}), rest
 
 
 class RunConfig(Config):
@@ -216,6 +234,8 @@ class NetworkConfig(Config):
 class TrainConfig(NetworkConfig):
     """Settings for training a model on labeled images."""
 
+    output: Output | None = None  # what the logits mean; only some kinds of models leave a choice
+
 
 class ClassifierTrainConfig(TrainConfig):
     whose: ClassVar[str] = "classifiers"
@@ -225,27 +245,21 @@ class ClassifierTrainConfig(TrainConfig):
     )
 
 
-class ConsolidateConfig(NetworkConfig):
-    """Settings for merging models with unlabeled images."""
-
-    paper_form: ClassVar[Mapping[str, Any]] = {"held_out": 0}  # the paper trains on every image
+class DistillationConfig(Config):
+    """How the student is compared with its teachers."""
 
     loss: LossName = option("l2", "Loss between the student's and the teachers' logits")
     centring: Centring | None = option(
         None, "Centre each teacher's logits (Eq. 4)", usual="per-teacher for softmax models, none for sigmoid"
     )
-    aux_limit: int | float | str | None = option(
-        None, "Use a random sample of the auxiliary images: a number of them, or a share (0.25, 25%)"
-    )
-    held_out: int = Field(default=1024, ge=0)  # auxiliary images not to train on; at most a tenth of all
 
 
-class ClassifierConsolidateConfig(ConsolidateConfig):
+class ClassifierDistillationConfig(DistillationConfig):
     whose: ClassVar[str] = "classifiers"
-    # The paper's literal form (section 3.1): Eq. 4 and no more.
-    paper_form: ClassVar[Mapping[str, Any]] = {"scale": "none", "balance": False, "held_out": 0}
 
-    temperature: float | None = option(None, "Classifiers: temperature of the kd loss", usual="2", gt=0)
+    temperature: float | None = option(
+        None, "Classifiers: temperature of the kd loss", usual=f"{KD_TEMPERATURE:g}", gt=0
+    )
     scale: Scale | None = option(
         None,
         "Classifiers: how to scale the teachers' logits; auto: balanced if one teacher drowns others",
@@ -258,13 +272,50 @@ class ClassifierConsolidateConfig(ConsolidateConfig):
     )
 
 
-class DetectorConsolidateConfig(ConsolidateConfig):
+class DetectorDistillationConfig(DistillationConfig):
     whose: ClassVar[str] = "detectors"
 
-    held_out: int = Field(default=96, ge=0)
     anchors: int = option(64, "Detectors: anchors to distil in each image", ge=1)
     # lambda, for boxes coded as torchvision does: RetinaNet's with weights (1, 1, 1, 1)
     box_weight: float = option(1.0, "Detectors: weight of the box loss (lambda in Eq. 8)", ge=0)
+
+
+class ConsolidateConfig(NetworkConfig, DistillationConfig):
+    """Settings for merging models with unlabeled images."""
+
+    paper_form: ClassVar[Mapping[str, Any]] = {"held_out": 0}  # the paper trains on every image
+
+    aux_limit: int | float | str | None = option(
+        None, "Use a random sample of the auxiliary images: a number of them, or a share (0.25, 25%)"
+    )
+    held_out: int = keyword(1024, "Auxiliary images that are not trained on, a tenth of all at most", ge=0)
+
+    @field_validator("aux_limit")
+    @classmethod
+    def _number_or_share(cls, limit: int | float | str | None) -> int | float | None:
+        """Give a number of images as an int, and a share of them as a float."""
+        text = str(limit)
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = 0
+        if limit is None or (text.isdigit() and int(text) > 0):
+            return None if limit is None else int(text)
+        if not 0 < share <= 1:
+            raise ValueError("is neither a number of images nor a share of them, such as 0.25 or 25%")
+        return share
+
+
+class ClassifierConsolidateConfig(ConsolidateConfig, ClassifierDistillationConfig):
+    whose: ClassVar[str] = "classifiers"
+    # The paper's literal form (section 3.1): Eq. 4 and no more.
+    paper_form: ClassVar[Mapping[str, Any]] = {"scale": "none", "balance": False, "held_out": 0}
+
+
+class DetectorConsolidateConfig(ConsolidateConfig, DetectorDistillationConfig):
+    whose: ClassVar[str] = "detectors"
+
+    held_out: int = keyword(96, "Auxiliary images that are not trained on, a tenth of all at most", ge=0)
 
 
 class LearnConfig(Config):
@@ -273,7 +324,14 @@ class LearnConfig(Config):
     specialist_epochs: int | None = option(
         None, "Passes over the labeled images", usual="by the number of images; paper 200", ge=1
     )
-    specialist_schedule: Schedule | None = None  # a whole one, to be used as it is
+    specialist_schedule: Schedule | None = keyword(None, "A whole schedule for the specialist, to be used as it is")
+
+    def require_sense(self, length: Length) -> None:
+        """Refuse what contradicts itself, before anything is loaded."""
+        given = {"minutes": length.minutes, "specialist_schedule": self.specialist_schedule}
+        for name, value in given.items():
+            if value is not None and self.specialist_epochs is not None:
+                raise DmcError(f"give specialist_epochs or {name}, not both")
 
 
 class PredictConfig(Config):

@@ -17,8 +17,8 @@ from dmc.config import ConsolidateConfig, RunConfig, Schedule
 from dmc.data.batch import Batch
 from dmc.data.decode import Skipped, Transform, decoded
 from dmc.data.loader import ENOUGH, ImageLoader, fits, held_loader, open_loader
-from dmc.data.open import OneSet, open_images
-from dmc.data.sources import Record
+from dmc.data.open import OneSet, open_images, sample_of
+from dmc.data.sources import Record, Source
 from dmc.data.subsets import split_off
 from dmc.device import pick_device
 from dmc.distill.teachers import TeacherGroup
@@ -67,7 +67,7 @@ class Consolidation(ABC, Generic[AnyModel]):
     notes: Mapping[str, str] = {}  # also for the card
 
     def __init__(self, aux: Images, config: ConsolidateConfig, schedule: Schedule) -> None:
-        self.aux, self.config, self.schedule = open_images(aux), config, schedule
+        self.aux, self.config, self.schedule = open_auxiliary(aux, config), config, schedule
         tenth = len(self.aux) // 10
         self.held_out = min(config.held_out, tenth) if tenth >= LEAST_HELD_OUT else 0
 
@@ -228,3 +228,9 @@ def within(seconds: float, batches: Iterable[Batch]) -> Iterator[Batch]:
         yield batch
         if time.monotonic() - started > seconds:
             return
+
+
+def open_auxiliary(aux: Images, config: ConsolidateConfig) -> Source:
+    """Open the auxiliary images, or the sample of them that is asked for."""
+    images, limit = open_images(aux), config.aux_limit
+    return sample_of(images, limit, config.seed) if isinstance(limit, int | float) else images

@@ -14,10 +14,12 @@ def pick_device() -> torch.device:
 @lru_cache(maxsize=256)
 def index(places: tuple[int, ...], device: torch.device) -> Tensor:
     """Give positions as a tensor, made once for each device: making one at each step would wait for the device."""
-    return torch.tensor(places, device=device)
+    with torch.inference_mode(False):  # else a user's inference would leave tensors that no training can use
+        return torch.tensor(places, device=device)
 
 
 @lru_cache(maxsize=256)
 def per_channel(values: tuple[float, ...], device: torch.device) -> Tensor:
     """Give a number for each channel of NCHW images, as a tensor that is made once for each device."""
-    return torch.tensor(values, device=device).view(1, -1, 1, 1)
+    with torch.inference_mode(False):
+        return torch.tensor(values, device=device).view(1, -1, 1, 1)

@@ -8,13 +8,6 @@ class DmcError(Exception):
     """An error that the user can fix: one line that names the culprit and says what to do."""
 
 
-def require_one_of(what: str, value: object, known: Iterable[str]) -> None:
-    """Refuse an unknown value: Python callers can pass anything; a misspelt setting must not silently mean another."""
-    choices = list(known)
-    if value not in choices:
-        raise DmcError(f"{what} {value!r} is none of {', '.join(choices)}{nearest(str(value), choices)}")
-
-
 def require_known(what: str, name: str, known: Iterable[str]) -> None:
     """Refuse a name that is not known; the error has the nearest one and lists all."""
     choices = list(known)

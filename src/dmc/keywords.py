@@ -42,13 +42,13 @@ class TrainKeywords(LengthKeywords, total=False):
 class CheckKeywords(LengthKeywords, total=False):
     """What `check` takes."""
 
+    loss: Literal["l2", "l1", "kd"]
+    centring: Literal["per-teacher", "none"] | None
     arch: str | None
     size: int | None
     weights: str | None
     seed: int
     memory: float
-    loss: Literal["l2", "l1", "kd"]
-    centring: Literal["per-teacher", "none"] | None
     aux_limit: int | float | str | None
     held_out: int
     temperature: float | None

@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dmc.choices import NetworkChoice, ResumedRun, schedule_for, timed
-from dmc.config import AUTO, ConsolidateConfig, Length, RunConfig
-from dmc.consolidation import Consolidation, Images
-from dmc.data.open import open_images, sample_of
+from dmc.config import ConsolidateConfig, Length, RunConfig
+from dmc.consolidation import Consolidation, Images, open_auxiliary
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.models.model import Model
@@ -31,19 +30,23 @@ class Merge:
 
     @classmethod
     def chosen(
-        cls, models: Sequence[Model], aux: Images, out: str | Path | None, how: RunConfig, settings: Mapping[str, Any]
+        cls,
+        models: Sequence[Model],
+        aux: Images,
+        out: str | Path | None,
+        how: RunConfig,
+        settings: Mapping[str, Any],
+        share: float = 1.0,
     ) -> Merge:
         """Check the settings, and choose those that are not given."""
         task = task_of(models)
         length, rest = Length.taken_from(settings)
+        length = length.changed({"share": share})
         paper = length.profile == "paper"
         config = task.consolidate_config.of({**task.consolidate_config.paper_form, **rest} if paper else rest)
-        images = open_images(aux)
-        if config.aux_limit is not None:
-            images = sample_of(images, config.aux_limit, config.seed)
+        images = open_auxiliary(aux, config)
         if paper:
-            weights = task.paper_weights if config.weights == AUTO else config.weights
-            config = config.changed({"arch": config.arch or models[0].require_arch(), "weights": weights})
+            config = task.as_in_paper(config, config.arch or models[0].require_arch())
         begun = ResumedRun.in_folder(out, how.resume)
         network = begun.unless(config) if begun else student_for(task, models, images, config)
         return cls(task, images, config, network, length, begun)
@@ -52,12 +55,13 @@ class Merge:
         """Build the consolidation and verify it, now that all teachers exist."""
         usual = self.task.distillation_schedules(len(self.aux), self.network.weights is not None)
         network = {"arch": self.network.arch, "size": self.network.size, "weights": self.network.weights}
+        network |= {"aux_limit": None}  # the sample is taken already
         schedule = schedule_for(self.length, *usual, self.begun)
         return self.task.consolidation(teachers, self.aux, self.config.changed(network), schedule)
 
     def alike(self, old: Model) -> Preprocessing | None:
         """Give the old model's preprocessing if the student has the same architecture, else None."""
-        return old.preprocessing if self.network.arch == old.arch else None
+        return old.preprocessing if self.task.model.architectures.known(self.network.arch) == old.arch else None
 
     def timed(self, consolidation: Consolidation[Any]) -> Consolidation[Any]:
         """Set the epochs to what fits in the minutes, if these are given, and log what will be trained."""

@@ -227,7 +227,7 @@ def test_settings_of_a_profile_can_be_changed(dmc: Dmc, tmp_path: Path) -> None:
     assert yaml.safe_load((tmp_path / "b" / "bench.json").read_text())["profile"]["selection"] == "herding"
     assert "write SETTING=VALUE" in dmc(*command, "--set", "loss", "-o", tmp_path / "c").err
     said = dmc(*command, "--set", "consolidation.epochs=0", "-o", tmp_path / "c")
-    assert "consolidation.epochs 0 should be greater than or equal to 1" in said.err
+    assert "consolidation: epochs 0 should be greater than or equal to 1" in said.err
 
 
 def test_amounts_are_drawn_with_and_without_a_spread_beside_lwf(data_root: Path, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_cell_that_diverges_does_not_stop_the_others(
         (("digits", "--set", "arch=resnett", "--group-size", "2"), "unknown architecture 'resnett'"),
         (("digits", "--set", "loss=[1"), "setting loss=[1: cannot parse '[1'"),
         (("digits", "--set", "loss=foo"), "loss 'foo' should be 'l2', 'l1' or 'kd'\n"),
-        (("digits", "--set", "specialist.epoch=3"), "no setting 'specialist.epoch'; did you mean 'specialist.epochs'?"),
+        (("digits", "--set", "specialist.epoch=3"), "specialist: there is no setting 'epoch'; did you mean 'epochs'?"),
         (("digits", "--set", "specialist=3"), "write specialist.epochs=20, not specialist=3"),
         (("icifar100",), "CIFAR-100 is missing: put cifar100/train"),
     ],

@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
+from dmc.config import ConsolidateConfig
+from dmc.consolidation import open_auxiliary
 from dmc.data.decode import CenterCrop, decode, decode_or_skip
 from dmc.data.open import open_images, open_labeled, sample_of
 from dmc.data.readers import ArrayImages
@@ -221,16 +223,16 @@ def test_unlabeled_images_of_every_kind_are_joined_and_sampled(tmp_path: Path) -
 @pytest.mark.parametrize("kind", range(5))
 def test_a_sample_of_any_source_is_the_same_in_every_order(tmp_path: Path, kind: int) -> None:
     source = open_images(every_kind(tmp_path)[kind])
-    sample = sample_of(source, "40%", seed=2)
+    sample = sample_of(source, 0.4, seed=2)
     chosen = values(sample)
     assert len(sample) == len(chosen) == 4
     assert set(chosen) < set(values(source))
     orders = [values(sample, seed) for seed in range(3)]
     assert all(sorted(order) == chosen for order in orders)
     assert any(order != chosen for order in orders)
-    assert values(sample_of(Unlabeled(source), "40%", seed=2)) == chosen
+    assert values(sample_of(Unlabeled(source), 0.4, seed=2)) == chosen
     for seed in range(3):
-        assert sorted(values(sample_of(Unlabeled(source), "40%", seed=2), seed)) == chosen
+        assert sorted(values(sample_of(Unlabeled(source), 0.4, seed=2), seed)) == chosen
 
 
 def test_to_choose_images_none_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,13 +253,14 @@ def test_to_choose_images_none_is_read(tmp_path: Path, monkeypatch: pytest.Monke
 )
 def test_a_number_or_a_share(limit: int | float | str, count: int) -> None:
     """A quarter of ten, 2.5, is rounded to the even 2; a share is at least one image."""
-    assert len(sample_of(open_images(np.zeros((10, 4, 4), np.uint8)), limit, seed=0)) == count
+    images = np.zeros((10, 4, 4), np.uint8)
+    assert len(open_auxiliary(images, ConsolidateConfig.of({"aux_limit": limit}))) == count
 
 
 @pytest.mark.parametrize("limit", [0, "0", "-1", "1.5", "101%", "many", "nan", "", "%", 0.0])
 def test_what_is_neither_a_number_nor_a_share(limit: int | float | str) -> None:
     with pytest.raises(DmcError, match=r"is neither a number of images nor a share of them, such as 0\.25 or 25%"):
-        sample_of(open_images(np.zeros((10, 4, 4), np.uint8)), limit, seed=0)
+        ConsolidateConfig.of({"aux_limit": limit})
 
 
 def test_a_glob_may_match_different_things(tmp_path: Path) -> None:

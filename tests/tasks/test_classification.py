@@ -15,6 +15,7 @@ from dmc.config import ClassifierConsolidateConfig, LossName, Output, RunConfig,
 from dmc.data.batch import Batch
 from dmc.data.preprocess import Preprocessing
 from dmc.demos.classification import NETWORK, NEW, OLD, PREPROCESSING
+from dmc.device import index, per_channel
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation, Distillation
@@ -211,3 +212,45 @@ def test_settings_that_cannot_be() -> None:
         classifiers(sigmoid, NOISE, QUICK, loss="kd")
     with pytest.raises(DmcError, match="temperature 0 should be greater than 0"):
         classifiers([tiny("ab"), tiny("cd")], NOISE, QUICK, loss="kd", temperature=0)
+
+
+def test_a_teacher_that_breaks_after_the_training_is_refused_before_it_is_compared(aux_folder: Path) -> None:
+    """The student would be balanced by answers that are not numbers."""
+    merge = classifiers([tiny("ab", 1), tiny("cd", 2)], aux_folder, QUICK)
+    _, unseen = merge.open_loaders()
+    parameter = next(merge.teachers.specialists[1].module.parameters())
+    with torch.no_grad():
+        parameter.fill_(float("nan"))
+    for act in (merge.settle, merge.compare):
+        with pytest.raises(DmcError, match="tiny-2 gives logits that are not finite"):
+            act(unseen)
+
+
+def test_a_sample_of_the_images_is_taken_by_whoever_merges(aux_folder: Path) -> None:
+    assert len(classifiers([tiny("ab", 1), tiny("cd", 2)], aux_folder, QUICK, aux_limit=5).aux) == 5
+
+
+def test_several_models_are_evaluated_side_by_side(labeled_folder: Path) -> None:
+    first, second = tiny(["red", "a"], 1), tiny(["green", "b"], 2)
+    together = dmc.evaluate(Teachers([first, second]), labeled_folder)
+    listed = dmc.evaluate([first, second], labeled_folder)
+    assert listed.as_dict() == together.as_dict()
+
+
+def test_what_inference_has_made_does_not_spoil_a_training(aux_folder: Path) -> None:
+    """Index, mean and std tensors are made once for each device, perhaps within a user's inference mode."""
+    index.cache_clear()
+    per_channel.cache_clear()
+    first, second = tiny("abx", 1).keep("ab"), tiny("cd", 2)
+    with torch.inference_mode():
+        dmc.predict(first, aux_folder / "000.png")
+    assert dmc.consolidate([first, second], aux_folder, schedule=QUICK).names == ("a", "b", "c", "d")
+
+
+def test_a_fingerprint_does_not_change_with_the_names_of_classes_in_the_code() -> None:
+    """Runs of earlier versions are known by it."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(12, 2))
+    for parameter in module.parameters():
+        nn.init.constant_(parameter, 0.5)
+    model = dmc.Specialist(module, ["a", "b"], Preprocessing(2), name="plain")
+    assert model.fingerprint == "4871e42e432c0349"

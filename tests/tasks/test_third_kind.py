@@ -205,7 +205,7 @@ class PixelAccuracy:
 
 
 class Segmentation(VisionTask[Segmenter]):
-    singular, model, paper_arch = "segmenter", Segmenter, "pixelnet"
+    model, paper_arch = Segmenter, "pixelnet"
 
     def is_architecture(self, arch: str) -> bool:
         return Segmenter.claims(arch)

@@ -12,7 +12,7 @@ import numpy as np
 
 from dmc.bench.datasets import DATASETS, LAYOUTS, open_dataset
 from dmc.bench.digits import digits, letters
-from dmc.data.open import open_images, open_labeled
+from dmc.data.open import open_images
 from dmc.data.sources import ClassSubset, Source
 from dmc.data.subsets import Unlabeled, held_out, sampled
 from dmc.errors import DmcError, nearest, require_known
@@ -80,7 +80,7 @@ def open_stream(
 ) -> ClassStream:
     """`digits` (embedded), `icifar100`, `cub200`, `voc` (from the data root), or a folder: of train, test and aux, or
     of classes, of which every fifth image is for testing."""
-    train, test = _labeled(name, profile.data, data_root)
+    train, test = _labeled(name, profile, data_root)
     aux = _aux(name, profile.aux, data_root) if with_aux else None
     ordered = class_order(train.classes, order)[: profile.classes]
     groups = profile.groups or grouped(ordered, group_size, profile.overlap)
@@ -97,8 +97,8 @@ def needed_data(stream: str, profile: Profile, with_aux: bool) -> list[str]:
     return [name for name in wanted if name in DATASETS]
 
 
-def _labeled(stream: str, data: str | None, data_root: Path | None) -> tuple[Source, Source]:
-    data = data or BENCHMARKS.get(stream)
+def _labeled(stream: str, profile: Profile, data_root: Path | None) -> tuple[Source, Source]:
+    data = profile.data or BENCHMARKS.get(stream)
     if data is not None:
         require_known("data set", data, LAYOUTS)
         train, test = open_dataset(data, data_root)
@@ -108,10 +108,11 @@ def _labeled(stream: str, data: str | None, data_root: Path | None) -> tuple[Sou
     if stream == "digits":
         return digits(0, test=False), digits(0, test=True)
     if Path(stream).is_dir() and not _part(stream, "train").exists():
-        found = open_labeled(stream)
+        found = profile.task.open_labeled(stream, None, None)[0]
         return held_out(found.keep([name for name in found.classes if name != "aux"]), every=5)
     if Path(stream).is_dir():
-        return open_labeled(_part(stream, "train")), open_labeled(_part(stream, "test"))
+        parts = [profile.task.open_labeled(_part(stream, part), None, None)[0] for part in ("train", "test")]
+        return parts[0], parts[1]
     known = ["digits", *BENCHMARKS]
     raise DmcError(
         f"unknown stream {stream!r}{nearest(stream, known)}: "

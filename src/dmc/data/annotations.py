@@ -98,10 +98,17 @@ class DetectionImages(Source):
         return self
 
 
+def is_annotated(path: str | Path) -> bool:
+    """Tell whether a path looks like a VOC folder or a COCO file."""
+    return (Path(path) / "Annotations").is_dir() or Path(path).suffix == ".json"
+
+
 def open_annotated(place: str | Path | Source) -> DetectionImages:
     """Open images with boxes: a VOC folder (`VOC2007`, `VOC2007,split=test`) or a COCO file (`a.json,images=DIR`)."""
     if isinstance(place, DetectionImages):
         return place
+    if isinstance(place, Source):
+        raise DmcError(f"{place.name} holds no boxes, which a detector learns from")
     path, options = split_spec(str(place), ("split", "images"))
     if (Path(path) / "Annotations").is_dir():
         refuse(str(place), options, ("images",), "a VOC folder")

@@ -13,6 +13,7 @@ from itertools import islice
 import torch
 from torch import Tensor
 
+from dmc.config import NetworkConfig
 from dmc.data.batch import Batch
 from dmc.data.decode import MOST_SKIPPED, Skipped, Transform, decoded
 from dmc.data.sources import Record, Source
@@ -21,7 +22,7 @@ from dmc.progress import progress
 from dmc.seeds import seed_for
 
 ENOUGH = 1000  # images of a stream to see before judging how many are broken
-MEMORY = 4 * 2**30  # bytes of pixels that are held at once; all of ImageNet32x32 fits
+MEMORY = NetworkConfig().memory_bytes  # bytes of pixels that are held at once; all of ImageNet32x32 fits
 
 
 class ImageLoader(ABC):

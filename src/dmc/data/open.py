@@ -11,6 +11,7 @@ from zipfile import BadZipFile
 import numpy as np
 import numpy.typing as npt
 
+from dmc.data.annotations import is_annotated
 from dmc.data.readers import IMAGE_SUFFIXES, ArrayImages, FileImages, FolderImages, TarImages, name_of
 from dmc.data.sources import Source, permuted
 from dmc.data.splits import find_split, require_one_set
@@ -36,32 +37,19 @@ def open_images(spec: OneSet | Sequence[OneSet]) -> Source:
     return _joined(sources)
 
 
-def sample_of(source: Source, limit: int | float | str, seed: int) -> Source:
+def sample_of(source: Source, limit: int | float, seed: int) -> Source:
     """Give a random sample: `limit` is a number of images, or a share of them (0.25, 25%).
 
     With the same seed, a smaller sample is a part of a larger one.
     """
     total = len(source)
-    wanted = _amount(str(limit), total)
+    wanted = limit if isinstance(limit, int) else max(1, round(limit * total))
     if wanted > total:
         log.warning("%s has %s images, not %s: all of them are used", source.name, f"{total:,}", f"{wanted:,}")
     if wanted >= total:
         return source
     places = permuted(range(total), seed_for(seed, "sample of images"))[:wanted]
     return source.at(frozenset(places), f"a sample of {source.name}")
-
-
-def _amount(text: str, total: int) -> int:
-    """Turn `500`, `0.25` or `25%` into a number of images."""
-    try:
-        if text.isdigit() and int(text) > 0:
-            return int(text)
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = 0
-    if not 0 < share <= 1:
-        raise DmcError(f"aux limit {text!r} is neither a number of images nor a share of them, such as 0.25 or 25%")
-    return max(1, round(share * total))
 
 
 def open_labeled(spec: str | Path | Source) -> Source:
@@ -130,7 +118,7 @@ def _open_path(spec: str, labeled: bool) -> Source:
         image, label, config = (options.get(key) for key in ("image", "label", "config"))
         return HubImages(path.removeprefix("hf-hub:"), labeled, image, label, options.get("split", "train"), config)
     refuse(spec, options, ("split", "config"), f"{path}; they are for hf-hub:OWNER/NAME")
-    if labeled and ((Path(path) / "Annotations").is_dir() or path.endswith(".json")):
+    if labeled and is_annotated(path):
         raise DmcError(
             f"{path} has boxes, which are for detectors; a classifier wants a folder per class, parquet or npz"
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from statistics import geometric_mean
-from typing import Any, Generic, Self, get_args
+from typing import Any, Generic, Self
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from dmc.data.decode import CenterCrop
 from dmc.distill.balance import balancing_factors, drowned, fair_shares, win_shares
 from dmc.distill.folding import folded
 from dmc.distill.targets import build_targets, centred
-from dmc.errors import DmcError, require_one_of
+from dmc.errors import DmcError
 from dmc.models.model import AnyModel
 from dmc.models.specialist import Specialist
 
@@ -29,7 +29,6 @@ class TeacherGroup(ABC, Generic[AnyModel]):
     """Several models of one kind, over the union of their classes."""
 
     def __init__(self, models: Sequence[AnyModel], centring: Centring) -> None:
-        require_one_of("centring", centring, get_args(Centring))
         for teacher in models:
             teacher.module.eval()  # a teacher does not learn, not even batch statistics
         self.centring: Centring = centring

@@ -48,7 +48,7 @@ class NearestMean:
     """Algorithm 1: the class whose mean exemplar, in feature space, is nearest."""
 
     def __init__(self, model: Specialist, kept: dict[str, Tensor]) -> None:
-        self.model, self.classes = model, Classes.of(kept)
+        self.model, self.name, self.classes = model, model.name, Classes.of(kept)
         means = [exemplars.unit_features(model, images).mean(dim=0) for images in kept.values()]
         self.means_TD = F.normalize(torch.stack(means))
 

@@ -123,7 +123,9 @@ class ImportanceMethod(Method):
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
         watched = (tracker.tensors for tracker in self.trackers(first.specialists[0].module, {}))
         if not first.notes.keys() >= {key for tensors in watched for key in tensors}:
-            raise DmcError(f"the first model here was trained when {self.name} was not there to watch: use another -o")
+            raise DmcError(
+                f"the first model here was trained when {self.name} was not there to watch: choose another folder"
+            )
         notes = {key: note.to(pick_device()) for key, note in first.notes.items()}
         return self.concluded(Learned([s.to(pick_device()) for s in first.specialists], notes), lesson)
 

@@ -191,7 +191,14 @@ class Model(ABC):
     @property
     def fingerprint(self) -> str:
         """A hash of the weights and of what their outputs mean."""
-        digest = hashlib.sha256(repr((self.classes, self.preprocessing, self.output)).encode())
+        c, p = self.classes, self.preprocessing
+        # Written out, so that a renamed class or field does not keep runs of earlier versions from being resumed.
+        meaning = (
+            f"(Classes(names={c.names!r}, columns={c.columns!r}, width={c.width!r}), "
+            f"Preprocessing(size={p.size!r}, mean={p.mean!r}, std={p.std!r}, interpolation={p.interpolation!r}, "
+            f"crop_pct={p.crop_pct!r}), {self.output!r})"
+        )
+        digest = hashlib.sha256(meaning.encode())
         for key, value in sorted(self.module.state_dict().items()):
             digest.update(key.encode())
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torchvision.models import get_model_weights
 from torchvision.models.detection.image_list import ImageList
 
+from dmc.device import index
 from dmc.errors import DmcError, nearest
 from dmc.models.architecture_source import ArchitectureSource, Trained
 from dmc.models.weights import download_state_dict, load_weights
@@ -46,7 +47,7 @@ class OneStage(nn.Module, ABC):
 
     def kept(self, answers: Answers, columns: Sequence[int]) -> Answers:
         """Leave out the logits of all other classes, as if the detector had never known them."""
-        return answers._replace(logits_NAK=answers.logits_NAK[..., list(columns)])
+        return answers._replace(logits_NAK=answers.logits_NAK[..., index(tuple(columns), answers.logits_NAK.device)])
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode. A frozen norm stays in evaluation: one fused step, where torchvision's and timm's take two."""

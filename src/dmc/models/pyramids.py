@@ -24,6 +24,7 @@ from torchvision.models.detection.image_list import ImageList
 from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelP6P7
 
 from dmc.data.preprocess import Preprocessing
+from dmc.device import index
 from dmc.errors import DmcError, first_line
 from dmc.models.hub import downloading, quiet
 from dmc.models.one_stage import DetectorFamily, OneStage
@@ -116,7 +117,7 @@ class StrideAnchorGenerator(AnchorGenerator):  # type: ignore[misc]
         like = feature_maps[0]
         self.set_cell_anchors(like.dtype, like.device)
         grids = [list(features.shape[-2:]) for features in feature_maps]
-        strides = [[torch.tensor(stride, device=like.device)] * 2 for stride in STRIDES]
+        strides = [[stride] * 2 for stride in index(STRIDES, like.device)]
         return [torch.cat(self.grid_anchors(grids, strides))] * len(image_list.image_sizes)
 
 

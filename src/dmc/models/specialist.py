@@ -11,6 +11,7 @@ from torch import Tensor
 from dmc.config import Output
 from dmc.data.decode import CenterCrop
 from dmc.data.preprocess import Preprocessing
+from dmc.device import index
 from dmc.errors import DmcError, first_line
 from dmc.imagenet import distinct, imagenet_names
 from dmc.models.architectures import CLASSIFIERS
@@ -76,7 +77,7 @@ class Specialist(Model):
     def logits(self, images_N3HW: Tensor) -> Tensor:
         """Give one logit for each class name, for uint8 RGB images of any square size."""
         logits_NK = _logits(self.module(self.preprocessing(images_N3HW.to(self.device)))).float()
-        return logits_NK if self.classes.whole else logits_NK[:, list(self.classes.columns)]
+        return logits_NK if self.classes.whole else logits_NK[:, index(self.classes.columns, logits_NK.device)]
 
     def features(self, images_N3HW: Tensor) -> Tensor:
         """Give what the network feeds to its classification layer; it must have timm's interface."""

@@ -12,6 +12,7 @@ from torchvision.models.detection.ssd import SSD, SSDFeatureExtractorVGG
 from torchvision.ops import box_iou
 
 from dmc.data.preprocess import Preprocessing
+from dmc.device import index
 from dmc.errors import DmcError
 from dmc.models.one_stage import Answers, DetectorFamily, OneStage, Targets
 from dmc.models.weights import download_state_dict, load_backbone_weights, read_weights
@@ -31,9 +32,10 @@ class SsdDetector(OneStage, SSD):  # type: ignore[misc]
     def kept(self, answers: Answers, columns: Sequence[int]) -> Answers:
         """Leave out all other classes: what looks like one of them is background, so its probability goes there."""
         other_NAJ = _with_background(answers.logits_NAK)
-        other_NAJ[..., [column + 1 for column in columns]] = -torch.inf
+        kept_K = index(tuple(columns), other_NAJ.device)
+        other_NAJ[..., kept_K + 1] = -torch.inf
         background_NA1 = other_NAJ.logsumexp(dim=-1, keepdim=True)
-        return answers._replace(logits_NAK=answers.logits_NAK[..., list(columns)] - background_NA1)
+        return answers._replace(logits_NAK=answers.logits_NAK[..., kept_K] - background_NA1)
 
     def answer(self, head: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         logits = head["cls_logits"]

@@ -16,9 +16,9 @@ from dmc.choices import NetworkChoice
 from dmc.config import (
     CONSOLIDATION,
     SPECIALIST,
-    ClassifierConsolidateConfig,
+    ClassifierDistillationConfig,
     ConsolidateConfig,
-    DetectorConsolidateConfig,
+    DetectorDistillationConfig,
     Scale,
     Schedule,
 )
@@ -29,20 +29,20 @@ from dmc.tasks import VisionTask, task_for
 SECTIONS = ("specialist", "consolidation")
 
 
-class Profile(ClassifierConsolidateConfig, DetectorConsolidateConfig):
+class Profile(ClassifierDistillationConfig, DetectorDistillationConfig):
     """How long and with what, for every kind of model: a consolidation's settings, and the benchmark's own.
 
     The defaults are the paper's.
     """
 
-    whose: ClassVar[str] = ""
+    whose: ClassVar[str] = "every kind of model"
 
     name: str
     arch: str = "cifar_resnet32"
     weights: str | None = None  # where models begin: at random, imagenet, or a file
     scale: Scale = "none"
     balance: bool = False  # of the student's blocks of outputs, on auxiliary images that are then not trained on
-    held_out: int = 0
+    size: int | None = Field(default=None, ge=1)  # of the images that models see; None: the preprocessing's
     preprocessing: Preprocessing | None = None  # None: what the architecture was designed for
     classes: int | None = Field(default=None, ge=2)  # None: all of the stream's
     overlap: int = Field(default=0, ge=0)  # classes that a group shares with the one before
@@ -75,13 +75,13 @@ class Profile(ClassifierConsolidateConfig, DetectorConsolidateConfig):
     @property
     def on_new_classes(self) -> Schedule:
         """How to train on a later group alone."""
-        return self.specialist.changed({"epochs": self.specialist.epochs * self.new_epochs})
+        return self.specialist.changed({"epochs": self.new_epochs * self.specialist.epochs})
 
     def distillation(self, seed: int) -> ConsolidateConfig:
         """Give the settings of a consolidation."""
         kind = self.task.consolidate_config
         own = {name: getattr(self, name) for name in Profile.model_fields if name in kind.model_fields}
-        held_out = kind().held_out if self.balance else self.held_out
+        held_out = kind().held_out if self.balance else 0
         return kind.of({**own, "arch": None, "weights": initial(self.weights), "held_out": held_out, "seed": seed})
 
     @property
@@ -131,7 +131,10 @@ def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile
     task = task_for("", str(settings.get("arch", "")))
     task.consolidate_config.refuse_foreign(key for layer in changes for key in layer)
     for key, schedule in zip(SECTIONS, task.paper_schedules, strict=True):
-        settings[key] = schedule.model_dump() | schedules[key]
+        try:
+            settings[key] = schedule.changed(schedules[key])
+        except DmcError as error:
+            raise DmcError(f"{key}: {error}") from None
     return Profile.of({"name": name, **settings})
 
 

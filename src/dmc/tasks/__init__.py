@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dmc.distill.teachers import TeacherGroup
@@ -25,7 +25,7 @@ def register(task: VisionTask[Any]) -> None:
 def task_of(models: Sequence[Model | TeacherGroup[Any]]) -> VisionTask[Any]:
     """Find the kind of some models; refuse models of different kinds."""
     singles = [model.specialists[0] if isinstance(model, TeacherGroup) else model for model in models]
-    kinds = [next(task for task in TASKS if isinstance(model, task.model)) for model in singles]
+    kinds = [_first(task for task in TASKS if isinstance(model, task.model)) for model in singles]
     for model, kind in zip(singles, kinds, strict=True):
         if kind is not kinds[0]:
             first = f"{singles[0].name} is a {kinds[0].singular}"
@@ -35,9 +35,16 @@ def task_of(models: Sequence[Model | TeacherGroup[Any]]) -> VisionTask[Any]:
 
 def task_for(data: Place, arch: str | None) -> VisionTask[Any]:
     """Find the kind of model by its architecture, or where that is None, by the labeled data."""
-    return next(task for task in TASKS if (task.is_architecture(arch) if arch is not None else task.is_labeled(data)))
+    return _first(task for task in TASKS if (task.is_architecture(arch) if arch is not None else task.is_labeled(data)))
 
 
 def task_named(tag: str) -> VisionTask[Any]:
     """Find the kind of model by its pipeline tag, the hub's name for it, which a model's config.json has."""
-    return next(task for task in TASKS if task.model.pipeline_tag == tag)
+    return _first(task for task in TASKS if task.model.pipeline_tag == tag)
+
+
+def _first(fitting: Iterator[VisionTask[Any]]) -> VisionTask[Any]:
+    found = next(fitting, None)
+    if found is None:
+        raise DmcError(f"there is no such kind of model; dmc has {', '.join(task.singular for task in TASKS)}")
+    return found

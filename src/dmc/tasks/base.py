@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from dmc.choices import NetworkChoice
-from dmc.config import ConsolidateConfig, NetworkConfig, Output, PredictConfig, RunConfig, Schedule, TrainConfig
+from dmc.config import AUTO, ConsolidateConfig, NetworkConfig, Output, PredictConfig, RunConfig, Schedule, TrainConfig
 from dmc.consolidation import Consolidation
 from dmc.data.decode import DecodeError
 from dmc.data.preprocess import Preprocessing
@@ -25,6 +25,7 @@ from dmc.training.loop import Objective
 Place = str | Path | Source  # labeled data, or where it is
 Names = Iterable[str] | None  # of the classes to keep; None: all
 NOTHING = (None, "none")  # values of `val` that test on nothing
+AnyConfig = TypeVar("AnyConfig", bound=NetworkConfig)
 
 
 class Result(Protocol):
@@ -43,7 +44,6 @@ class Result(Protocol):
 class VisionTask(ABC, Generic[AnyModel]):
     """One kind of model. The rest of the code asks it for everything that is not the same for all kinds."""
 
-    singular: ClassVar[str]  # what a model is called in messages
     model: ClassVar[type[Model]]  # the class of its models
     train_config: ClassVar[type[TrainConfig]] = TrainConfig
     consolidate_config: ClassVar[type[ConsolidateConfig]] = ConsolidateConfig
@@ -55,6 +55,11 @@ class VisionTask(ABC, Generic[AnyModel]):
     measurement: ClassVar[type[Measured]]  # and the form in which it does
     least_classes: ClassVar[int] = 1  # that a model can be trained on
     finds_boxes: ClassVar[bool] = False  # are its answers lists of `DetectedObject`, which can be drawn?
+
+    @property
+    def singular(self) -> str:
+        """The word for one model in messages."""
+        return self.model.singular
 
     @abstractmethod
     def is_architecture(self, arch: str) -> bool:
@@ -77,6 +82,11 @@ class VisionTask(ABC, Generic[AnyModel]):
         self, source: Source, network: NetworkChoice, like: Preprocessing | None, output: Output | None, seed: int
     ) -> AnyModel:
         """Make an untrained model for the classes of `source`; `like` is its preprocessing, or None for the usual."""
+
+    def as_in_paper(self, config: AnyConfig, arch: str) -> AnyConfig:
+        """Fill in the paper's network: this architecture and its initial weights, where nothing else was asked for."""
+        weights = self.paper_weights if config.weights == AUTO else config.weights
+        return config.changed({"arch": config.arch or arch, "weights": weights})
 
     def seen_by(self, network: NetworkChoice, like: Preprocessing | None) -> Preprocessing:
         """Give what a network sees: what `like` or its architecture says, at the size that was chosen."""

@@ -42,7 +42,7 @@ SMALL_SIDE = 48  # pixels; up to here images are CIFAR's kind, and a CIFAR ResNe
 class Classification(VisionTask[Specialist]):
     """The task of classifiers: which class an image shows."""
 
-    singular, model = "classifier", Specialist
+    model = Specialist
     train_config, consolidate_config = ClassifierTrainConfig, ClassifierConsolidateConfig
     predict_config = ClassifierPredictConfig
     paper_arch, paper_schedules = "cifar_resnet32", (SPECIALIST, CONSOLIDATION)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dmc.config import AUTO, CONSOLIDATION, ClassifierConsolidateConfig, LossName, Schedule
+from dmc.config import AUTO, CONSOLIDATION, KD_TEMPERATURE, ClassifierConsolidateConfig, LossName, Schedule
 from dmc.consolidation import Consolidation, Findings, Images
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
@@ -38,7 +38,6 @@ from dmc.seeds import seed_for
 from dmc.training.loop import Objective
 
 SAMPLE = 2048  # auxiliary images behind the agreement report and behind `scale: pool-std`
-TEMPERATURE = 2.0  # of `kd`
 
 
 class Distillation(Objective):
@@ -80,7 +79,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
             "centring": self.teachers.centring,
             "scale": config.scale or ("auto" if competing else "none"),
             "balance": competing if config.balance is None else config.balance,
-            "temperature": (config.temperature or TEMPERATURE) if config.loss == "kd" else None,
+            "temperature": (config.temperature or KD_TEMPERATURE) if config.loss == "kd" else None,
         }
         super().__init__(aux, config.changed(chosen), schedule)
         self.student = self._new_student()
@@ -130,7 +129,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
         return layer
 
     def objective(self) -> Objective:
-        return Distillation(self.student, self.teachers, self.config.loss, self.config.temperature or TEMPERATURE)
+        return Distillation(self.student, self.teachers, self.config.loss, self.config.temperature or KD_TEMPERATURE)
 
     def compare(self, unseen: ImageLoader) -> Findings:
         found = Agreement.of(answered(self.student, self.teachers, unseen), self.teachers.union)
@@ -190,5 +189,7 @@ def answered(student: Specialist, teachers: Teachers, loader: ImageLoader) -> An
     with torch.no_grad():
         for images_N3HW in sample(loader):
             rows.append((student.logits(images_N3HW), *teachers.each(images_N3HW)))
+    teachers.require_finite()
     student_NT, *others = (torch.cat(parts) for parts in zip(*rows, strict=True))
+    student.require_finite(student_NT)
     return Answers(student_NT, build_targets(others, teachers.union, teachers.centring, teachers.scales), others)

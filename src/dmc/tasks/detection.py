@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from dmc.choices import NetworkChoice, clamped, shorter_side
@@ -17,7 +16,7 @@ from dmc.config import (
     Output,
     Schedule,
 )
-from dmc.data.annotations import DetectionImages, open_annotated
+from dmc.data.annotations import DetectionImages, is_annotated, open_annotated
 from dmc.data.decode import DecodeError, result_or_error
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record, Source
@@ -40,7 +39,7 @@ from dmc.training.loop import Objective
 class Detection(VisionTask[Detector]):
     """The task of one-stage detectors: which objects an image shows, and where."""
 
-    singular, model = "detector", Detector
+    model = Detector
     consolidate_config, predict_config = DetectorConsolidateConfig, DetectorPredictConfig
     paper_arch, paper_weights = "retinanet_resnet50_fpn", "imagenet"
     paper_schedules = (DETECTION, DETECTION)
@@ -54,8 +53,7 @@ class Detection(VisionTask[Detector]):
         """Tell whether the data is a VOC folder or a COCO file."""
         if isinstance(data, Source):
             return isinstance(data, DetectionImages)
-        path = Path(split_spec(str(data), ("split", "images", "image", "label", "config"))[0])
-        return (path / "Annotations").is_dir() or path.suffix == ".json"
+        return is_annotated(split_spec(str(data), ("split", "images", "image", "label", "config"))[0])
 
     def open_labeled(self, data: Place, val: Place | None, keep: Names) -> tuple[Source, HeldOut[Detector]]:
         """Open the data; `auto` tests on nothing: most images show several classes, so no share of each is held out."""

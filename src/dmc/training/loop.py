@@ -78,8 +78,8 @@ def fit(
         torch.random.fork_rng(devices=[]),
         StopSignals() as stop,
     ):
+        started = time.monotonic()
         while at.step < last_step:
-            started = time.monotonic()
             torch.manual_seed(seed_for(seed, "step", at.step))
             batch = next(batches).to(device).augmented(schedule.pad, schedule.flip)
             lr = schedule.lr_at(at.step, steps_per_epoch)
@@ -94,7 +94,7 @@ def fit(
             optimizer.step()
             objective.weights_stepped()
 
-            at.add(losses, len(batch), time.monotonic() - started)
+            at.add(losses, len(batch))
             epoch = -(-at.step // steps_per_epoch)
             stepped(len(batch))
             due = run.checkpoint_due or at.step == last_step or stop.asked is not None
@@ -102,10 +102,13 @@ def fit(
             if due or epoch_ends:  # losses are not read at each step, since that waits for the device
                 objective.require_sound()
                 require_finite(at, network if due else None)
+                at.seconds += time.monotonic() - started  # by now the device has done all of it
             if epoch_ends:
                 run.log(epoch=epoch, lr=lr, **at.end_epoch())
             if due:
                 run.checkpoint(network, optimizer, objective.notes(), at)
+            if due or epoch_ends:
+                started = time.monotonic()
             if stop.asked is not None and at.step < last_step:
                 raise Stopped(stop.asked, f"{what} stopped in epoch {epoch} of {schedule.epochs}")
     network.eval()

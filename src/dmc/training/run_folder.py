@@ -46,12 +46,11 @@ class Position:
     loss_sums: dict[str, float | Tensor] = field(default_factory=dict)  # on the device, until they are read
     epoch_images: int = 0
 
-    def add(self, losses: dict[str, Tensor], images: int, seconds: float) -> None:
+    def add(self, losses: dict[str, Tensor], images: int) -> None:
         """Count a step on `images` images with these mean losses. Does not wait for the device."""
         self.step += 1
         self.images += images
         self.epoch_images += images
-        self.seconds += seconds
         for name, loss in losses.items():
             wide = torch.float32 if loss.device.type == "mps" else torch.float64  # MPS has no float64
             self.loss_sums[name] = self.loss_sums.get(name, 0.0) + loss.detach().to(wide) * images
