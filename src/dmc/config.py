@@ -64,7 +64,8 @@ class Config(BaseModel):
     def refuse_foreign(cls, names: Iterable[str]) -> None:
         """Refuse settings that only another kind of model has."""
         for name in names:
-            owners = {owner.whose for owner in _below(Config) if name in owner.model_fields}
+            jobs = (owner for owner in _below(Config) if owner.__module__ == __name__)  # not those that mix kinds
+            owners = {owner.whose for owner in jobs if name in owner.model_fields}
             if name not in cls.model_fields and owners and not owners & {"", cls.whose}:
                 raise DmcError(f"{name} is a setting of {min(owners)}")
 

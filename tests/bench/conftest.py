@@ -1,4 +1,4 @@
-"""A comparison that takes seconds."""
+"""Fixtures: a comparison that takes seconds."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_cifar_binary(tmp_path: Path) -> None:
 
 
 def test_imagenet32_leaves_out_the_classes_of_cifar(tmp_path: Path) -> None:
-    """Labels 1 to 1000 are in the development kit's order: goldfish is 450 there, and 1 among the sorted ids."""
+    """Labels 1 to 1000 follow the development kit's order: goldfish is 450 there, and 1 among the sorted ids."""
     rows = {row["wnid"]: row for row in excluded("imagenet_excluded.csv")}
     goldfish = rows["n01443537"]
     assert (goldfish["sorted_index"], goldfish["imagenet32_label"]) == ("1", "450")
@@ -87,7 +87,7 @@ def test_imagenet32_counts_against_the_paper(
     folder.mkdir()
     np.savez(folder / "train_data_batch_1.npz", data=np.zeros((2, 3072), np.uint8), labels=np.array([2, 2]))
     open_dataset("imagenet32", tmp_path)
-    assert caplog.text == ""  # a part of it is not compared
+    assert caplog.text == ""  # the count of a part is not compared with the paper's
     monkeypatch.setattr(readers, "IMAGENET", 2)
     open_dataset("imagenet32", tmp_path)
     assert "has 2 images here, 1,082,340 in the paper" in caplog.text
@@ -173,7 +173,7 @@ def test_birdsnap_leaves_out_the_birds_of_cub(tmp_path: Path) -> None:
 
 
 def hub_table(names: list[str], count: int) -> Any:
-    """Grey images in the hub's format."""
+    """Write grey images in the hub's format."""
     import datasets as hub
 
     png = io.BytesIO()
@@ -202,7 +202,7 @@ def test_hub_copies_in_several_shards(
     train, test = open_dataset("cub200", tmp_path)
     assert test is not None
     assert (len(train), len(test), train.classes) == (6, 3, ("Owl", "Wren"))
-    assert "whole images are used" in caplog.text
+    assert "with whole images" in caplog.text
     monkeypatch.setattr(readers, "IMAGENET", 2000)
     open_dataset("imagenet32", tmp_path)
     assert "1,082,340 in the paper" in caplog.text
@@ -221,7 +221,7 @@ def test_missing_data_says_what_where_from_and_how_large(tmp_path: Path, dmc: Ca
         "it can be downloaded",
     ):
         assert part in text
-    with pytest.raises(DmcError, match="under a data root, which is not given"):
+    with pytest.raises(DmcError, match=r"under a data root \(none is given\)"):
         open_dataset("cifar100", None)
     said = dmc("bench", "icifar100", "--data-root", tmp_path, "-o", tmp_path / "out")
     assert said.code == 2
@@ -242,7 +242,7 @@ def test_a_download_unpacks_below_the_data_root(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "svhn").mkdir()
     scipy.io.savemat(tmp_path / "svhn" / "train_32x32.mat", {"X": np.zeros((32, 32, 3, 1), np.uint8)})
     download(["svhn"], tmp_path)
-    assert len(asked) == 2  # it is there already
+    assert len(asked) == 2  # nothing more is fetched: the files are there
     with pytest.raises(DmcError, match="needs a data root"):
         download(["svhn"], None)
 
@@ -256,7 +256,7 @@ def test_of_two_copies_one_is_read(tmp_path: Path) -> None:
 
 
 def test_folders_are_found_where_they_are_read_from(tmp_path: Path) -> None:
-    """COCO may lie in aux/; then nothing is missing, and nothing is fetched."""
+    """COCO may be in aux/; then nothing is missing, and nothing is downloaded."""
     coco = tmp_path / "aux" / "coco"
     (coco / "annotations").mkdir(parents=True)
     (coco / "train2017").mkdir()

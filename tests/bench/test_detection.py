@@ -1,4 +1,4 @@
-"""The detection recipes, in seconds, on scenes made here; which COCO images are auxiliary, on a made-up file."""
+"""The detection recipes, in seconds, on scenes made here, and the choice of COCO images, on a made-up file."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def coco(folder: Path, images: dict[str, list[str]]) -> Path:
 
 
 def test_which_coco_images_are_auxiliary(tmp_path: Path) -> None:
-    """60 other categories, with or without VOC's; exclusive: none of VOC's."""
+    """`coco-others` show one of the 60 other categories, with or without VOC's; `coco-exclusive` show none of VOC's."""
     path = coco(
         tmp_path,
         {"a": ["zebra"], "b": ["zebra", "tv"], "c": ["couch", "person"], "d": [], "e": ["kite", "kite"], "f": ["cat"]},
@@ -97,7 +97,7 @@ def test_a_detection_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path:
 
 
 def require_made_as_planned(name: str, runs: list[Any]) -> None:
-    """What each row's model was really made of."""
+    """Check that each row's model was trained as its recipe says."""
     tasks = [run["task"]["name"] for run in runs if "task" in run]
     mergers = [run for run in runs if "teachers" in run]
     teachers = [[len(teacher["classes"]) for teacher in run["teachers"]] for run in mergers]
@@ -118,7 +118,7 @@ def require_made_as_planned(name: str, runs: list[Any]) -> None:
 
 
 def test_a_table_has_a_column_for_each_class(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
-    """A row is asked about the classes that it knows; another setting and a method of one's own are more rows."""
+    """A row is tested on the classes that it knows; another setting and a user's own method add rows."""
     command = ("reproduce", "voc-base-networks", "--profile", "smoke", "--data-root", data_root, "-o", tmp_path / "v")
     said = dmc(*command, "--also", "Larger boxes: {box_weight: 2}", "--methods", "finetuning")
     assert said.code == 0, said.err
@@ -136,7 +136,7 @@ def test_a_table_has_a_column_for_each_class(dmc: Dmc, data_root: Path, tmp_path
 
 
 def test_detectors_are_compared_on_any_groups(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
-    """As classifiers are: classes in an order, several groups of them."""
+    """Detectors run like classifiers: classes in an order, in several groups."""
     serving = {"finetuning", "adapted-shmelkov", "dmc", "inference-twice", "oracle"}
     assert {method.name for method in methods_named("all", "detector")} == serving
     command = ("bench", "voc", "--group-size", 1, "--set", "classes=3", "--profile", "smoke", "--orders", 1)
@@ -148,7 +148,7 @@ def test_detectors_are_compared_on_any_groups(dmc: Dmc, data_root: Path, tmp_pat
     assert {tuple(row["classes"]) for row in found.values()} == {(1, 2, 3)}
     assert len({row["accuracy"][0] for row in found.values()}) == 1  # the first group's model is shared
     said = dmc(*command, "--methods", "lwf", "--data-root", data_root, "-o", tmp_path / "c")
-    assert (said.code, "lwf is not for detectors, which voc is about: leave it out" in said.err) == (2, True)
+    assert (said.code, "lwf cannot train detectors, which voc needs: leave it out" in said.err) == (2, True)
     given = ("bench", "voc", "--profile", "smoke", "--orders", 2, "--methods", "finetuning", "--data-root", data_root)
     said = dmc(*given, "-o", tmp_path / "g")
     assert "# voc, 5 + 5 classes, profile smoke" in said.out
@@ -157,7 +157,7 @@ def test_detectors_are_compared_on_any_groups(dmc: Dmc, data_root: Path, tmp_pat
 
 
 def test_a_lesson_shows_no_objects_of_other_groups(data_root: Path, tmp_path: Path) -> None:
-    """Their images are there where they also show new objects, and what is known of them is not."""
+    """A lesson has images of old objects only if they also show new ones, and never their boxes."""
     bench = Bench("voc", 0, load_profile("smoke", "voc"), tmp_path, data_root)
     stream = bench.open(0)
     lesson = bench.lesson(stream, method_named("finetuning"), order=0, i=1)
@@ -187,7 +187,7 @@ def test_what_an_earlier_version_left_is_refused(dmc: Dmc, data_root: Path, tmp_
 
 
 def test_recipes_share_what_they_have_in_common(tmp_path: Path) -> None:
-    """The same rows in the same folders, and the same detectors in all splits."""
+    """Rows with the same settings share folders, and all splits share detectors."""
 
     def benches(name: str, profile: str) -> dict[str, Bench]:
         return recipe_job(name, profile, 1, tmp_path, None, [], [], False).benches()
@@ -203,7 +203,7 @@ def test_recipes_share_what_they_have_in_common(tmp_path: Path) -> None:
 
 
 def test_the_papers_rows(dmc: Dmc, tmp_path: Path) -> None:
-    """Each row has the classes that it should, and their mean is what the paper prints (to its rounding)."""
+    """Each published row has the right classes, and their mean is what the paper prints (to its rounding)."""
     recipes = load_recipes()
     for name in ("voc-10+10", "voc-19+1", "voc-19+1-each"):
         groups = {c.setting: c.profile.groups for c in comparisons(recipes[name], "paper", {})}

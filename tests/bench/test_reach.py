@@ -21,7 +21,7 @@ from tests.conftest import write_images
 
 
 class Spy(Method):
-    """Notes all that it has, where it should not be able to: outside of itself."""
+    """Tries to remember all that it is given, in itself and in a list outside."""
 
     name, title = "spy", "Spy"
     seen: ClassVar[list[tuple[Lesson, Learned, Method]]] = []
@@ -45,7 +45,7 @@ class SpyWithImages(Spy):
 
 
 class Stasher(Spy):
-    """Hides its images in the model that it gives back."""
+    """Hides its images in the model that it returns."""
 
     name = "stasher"
 
@@ -56,7 +56,7 @@ class Stasher(Spy):
 
 
 def reachable(root: object) -> list[object]:
-    """Everything that attributes and containers lead to, except into modules and types."""
+    """Collect everything that attributes and containers lead to, except into modules and types."""
     found: list[object] = []
     seen: set[int] = set()
     todo = [root]
@@ -90,7 +90,9 @@ def test_old_data_is_out_of_reach(bench: Bench, method: Spy) -> None:
         given = [lesson.data] if lesson.aux is None else [lesson.data, lesson.aux]
         assert len(given) == 1 + method.uses_aux
         sources = [thing for thing in things if isinstance(thing, Source)]
-        assert all(any(source is one for one in reachable(given)) for source in sources)  # hoarded ones are gone
+        assert all(
+            any(source is one for one in reachable(given)) for source in sources
+        )  # those of earlier lessons are gone
         own = stream.train.keep(group)
         others = stream.train.keep([name for name in stream.train.classes if name not in group])
         arrays = [thing for thing in things if isinstance(thing, np.ndarray) and thing.dtype == np.uint8]
@@ -132,7 +134,7 @@ def test_a_method_cannot_keep_more_images_than_it_declared(bench: Bench, note: T
 
 
 def test_auxiliary_images_have_no_labels(tmp_path: Path) -> None:
-    """Also where the data set that they come from has some."""
+    """Auxiliary images have no labels, even if their data set has."""
     for part in ("train", "test", "aux"):
         for i, name in enumerate("abcd"):
             write_images(tmp_path / "pets" / part / name, 5, seed=i)

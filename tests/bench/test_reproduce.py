@@ -27,7 +27,7 @@ Dmc = Callable[..., Answer]
 
 @pytest.fixture(scope="module")
 def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Eight classes of coloured noise as CIFAR-100 and as CUB-200, and two pools."""
+    """Write eight classes of coloured noise as CIFAR-100 and as CUB-200, and two sets of auxiliary images."""
     root = tmp_path_factory.mktemp("data")
     folder = root / "cifar-100-binary"
     folder.mkdir()
@@ -102,17 +102,17 @@ def test_overlapping_groups_are_taught_by_both(dmc: Dmc, data_root: Path, tmp_pa
     config = json.loads(next(out.rglob("consolidated/run.json")).read_text())
     assert [len(teacher["classes"]) for teacher in config["teachers"]] == [4, 4]
     assert len(config["student"]["classes"]) == 6
-    assert by_row["Consolidated"]["published"]["all"]  # the paper's, though its groups were larger
+    assert by_row["Consolidated"]["published"]["all"]  # the paper's numbers, though its groups were larger
     more = ("--also", "Mine: {loss: l1}", "--methods", "finetuning")
     command = ("reproduce", "overlap", "--profile", "smoke", "--orders", 1, "--data-root", data_root, "-o", out)
     rows = json.loads(dmc(*command, *more, "--json").out)
-    assert {row["setting"] for row in rows} == {"g = 4", "Mine"}  # one more, not another one
+    assert {row["setting"] for row in rows} == {"g = 4", "Mine"}  # the user's variant is added to the recipe's
     mine = {row["row"]: row for row in rows if row["setting"] == "Mine"}
     assert set(mine) == {"Model 1", "Model 2", "Consolidated", "Finetuning"}
     assert mine["Finetuning"]["only first"]["mean"] == 0  # it forgot them all
-    assert not any(row["published"] for row in mine.values())  # the paper has no numbers of that
+    assert not any(row["published"] for row in mine.values())  # the paper has no numbers for it
     said = dmc(*command, "--also", "Three: {classes: 8}")
-    assert (said.code, "Three: 3 groups overlap, but two are compared" in said.err) == (2, True)
+    assert (said.code, "Three: overlap is measured between two groups, not 3" in said.err) == (2, True)
 
 
 def test_recipes_share_what_is_the_same_and_nothing_else(tmp_path: Path) -> None:
@@ -125,7 +125,7 @@ def test_recipes_share_what_is_the_same_and_nothing_else(tmp_path: Path) -> None
     losses = folders("losses", ["Small: {arch: cifar_resnet14}"])
     assert len({cells for cells, _ in losses.values()}) == 5
     assert losses["L1"][1] == losses["L2"][1] != losses["Small"][1]  # another network needs its own specialists
-    assert losses["L1"][1] == folders("accuracy-g10")["g = 10"][1]  # which has more classes, beginning with the same
+    assert losses["L1"][1] == folders("accuracy-g10")["g = 10"][1]  # which has more classes, but begins with the same
     pools = folders("losses", ["A: {aux: a/photos}", "B: {aux: b/photos/}", "C: {aux: b/photos}"])
     assert pools["A"][0] != pools["B"][0] == pools["C"][0]
 
@@ -143,7 +143,7 @@ def test_missing_pools_are_named_or_left_out_when_asked(dmc: Dmc, data_root: Pat
     said = dmc(*command, "-o", tmp_path / "a")
     assert said.code == 2
     assert "MNIST is missing" in said.err
-    assert "SVHN is missing" in said.err  # all at once
+    assert "SVHN is missing" in said.err  # one error names all that is missing
     assert not (tmp_path / "a").exists()  # nothing was trained
     mine = write_images(tmp_path / "photos", 30, seed=5)
     said = dmc(*command, "-o", tmp_path / "a", "--skip-missing", "--also", f"My photos: {{aux: {mine}}}", "--json")
@@ -189,7 +189,7 @@ def test_bad_input(dmc: Dmc, data_root: Path, tmp_path: Path, arguments: tuple[s
 
 
 def test_published_rows_fit_the_recipes() -> None:
-    """A row whose names fit nothing would never be shown."""
+    """Published rows have names of the recipe's rows; others would never be shown."""
     for name, recipe in load_recipes().items():
         rows = published(name)
         settings = {c.setting for c in comparisons(recipe, "paper", {})}
@@ -279,7 +279,7 @@ def test_a_table_is_drawn_beside_the_papers_numbers(tmp_path: Path, monkeypatch:
 
 
 def test_rows_have_the_colours_of_their_methods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a row is called otherwise; a teacher has a colour that no method has."""
+    """A method keeps its colour where its row has another name; a teacher has a colour that no method has."""
     drawn: list[Any] = []
     monkeypatch.setattr("dmc.report.reproduce.save", lambda figure, _: drawn.append(figure))
     job = recipe_job("overlap", "smoke", 1, tmp_path, None, [], [], False)

@@ -46,7 +46,7 @@ def test_every_method_goes_through_three_groups(dmc: Dmc, tmp_path: Path) -> Non
         assert row["after each group"][2]["forgetting"]["mean"] == pytest.approx(forgotten)
         assert "forgetting" not in row["after each group"][0]
         assert row["after each group"][1]["average incremental"]["mean"] == row["accuracy"][1]
-        if name != "icarl":  # which asks the same model in its own way
+        if name != "icarl":  # which answers with the nearest mean, not with the model's outputs
             assert row["accuracy"][0] == found["oracle"]["accuracy"][0]  # the first group's model is shared
     assert "profile smoke" in (tmp_path / "b" / "table.md").read_text()
     assert (tmp_path / "b" / "accuracy.png").stat().st_size > 10_000
@@ -70,7 +70,7 @@ class StopError(BaseException):
 
 
 def stopping_after(learn: Callable[..., Learned], stop: int) -> Callable[..., Learned]:
-    """Breaks off when group `stop` is trained, but not yet saved."""
+    """Break `learn` off when group `stop` is trained and not yet saved."""
 
     def broken_off(self: Method, before: Learned, lesson: Lesson) -> Learned:
         result = learn(self, before, lesson)
@@ -88,7 +88,7 @@ def test_a_cell_interrupted_after_any_group_ends_the_same(bench: Bench, tmp_path
 
     for name in ("si", "rwalk", "mas", "rewc", "lwf", "icarl", "dmc+"):
         method = METHODS[name]
-        whole.run_cell(method, 1)  # whose classes do not arrive in the order of their names
+        whole.run_cell(method, 1)  # in order 1, classes do not arrive in the order of their names
         for stop in (1, 2):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(type(method), "learn", stopping_after(type(method).learn, stop))
@@ -190,13 +190,13 @@ def test_a_plain_folder_of_classes_is_a_stream(dmc: Dmc, tmp_path: Path) -> None
     (tmp_path / "pets").rename(tmp_path / "away")  # a table of finished cells needs no data
     again = dmc(*command, "--methods", "finetuning", "-o", tmp_path / "b", "--json")
     assert (again.code, again.out) == (0, said.out), again.err
-    moved = ("bench", f"{tmp_path / 'away' / '..'}/pets/", *command[2:])  # it is the same wherever it lies
+    moved = ("bench", f"{tmp_path / 'away' / '..'}/pets/", *command[2:])  # another spelling of the same folder
     again = dmc(*moved, "--methods", "finetuning", "-o", tmp_path / "b", "--json")
     assert (again.code, again.out) == (0, said.out), again.err
     (tmp_path / "away").rename(tmp_path / "pets")
     said = dmc(*command, "--methods", "dmc", "-o", tmp_path / "c")
     assert (said.code, "say where they are, aux=FOLDER" in said.err) == (2, True)
-    write_images(tmp_path / "pets" / "aux", 10, seed=9)  # is no class
+    write_images(tmp_path / "pets" / "aux", 10, seed=9)  # aux/ is not a class
     said = dmc(*command, "--methods", "dmc", "--order", 3, "-o", tmp_path / "c", "--json")
     assert (said.code, json.loads(said.out)["dmc"]["classes"]) == (0, [2, 4]), said.err
     assert [p.name for p in (tmp_path / "c").glob("order-*")] == ["order-3"]  # one cell, as a scheduler runs it
@@ -225,7 +225,7 @@ def test_strengths_are_the_appendixs() -> None:
 
 
 def test_answers_outside_of_the_classes_so_far(bench: Bench) -> None:
-    """A class that the model does not know is never right; one that has not arrived must not be its answer."""
+    """A class that the model does not know counts as wrong; one that has not arrived must not be an answer."""
     stream = bench.open(0)
     names = stream.so_far(1)
     specialist = Specialist.untrained("cifar_resnet8", names[:2], bench.profile.preprocessing)
@@ -289,7 +289,7 @@ def test_a_method_of_ones_own_is_one_file(dmc: Dmc, tmp_path: Path) -> None:
     assert "| mine | 1 |" in (tmp_path / "b" / "table.md").read_text()  # its cells are there, its file is not
     for text, words in (
         ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
-        ("x = 1", "must have one class that is a dmc.methods.Method with `learn`; it has 0"),
+        ("x = 1", "must have one subclass of dmc.methods.Method with `learn`; it has 0"),
         (MINE.replace('"mine", "My', '"lwf", "My'), "there is a method 'lwf' already"),
         (MINE.replace('name, title = "mine", "My method"', "memory = 3"), "Mine needs a name and a title"),
     ):

@@ -1,4 +1,4 @@
-"""A lesson that takes a moment."""
+"""Fixtures: a lesson that takes a moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What regularisers add up along the way, against values worked out by hand or derived in closed form."""
+"""Importance and penalties of regularisers, against values worked out by hand or derived in closed form."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def step(tracker: FisherTracker | PathTracker, gradient: float, change: float) -
 
 
 def bare(module: nn.Module) -> Specialist:
-    """A specialist that is nothing but its module."""
+    """Make a specialist that has only a module."""
     specialist = Specialist.__new__(Specialist)
     specialist.module = module
     return specialist
@@ -148,7 +148,7 @@ def test_mas_is_the_mean_absolute_gradient_of_the_squared_length(tmp_path: Path)
 
 
 def test_ewc_is_the_fisher_of_the_models_own_answers(tmp_path: Path) -> None:
-    """Among the classes of the lesson, b to d; the old class a has no part in it."""
+    """The Fisher is over the classes of the lesson, b to d, without the old class a."""
     model = linear("abcd", 0)
     data = ArrayImages(np.full((4000, 1, 1, 3), 200, np.uint8), np.zeros(4000, np.int64), "bcd")
     found = EWC().importance(Learned([model]), lesson(data, tmp_path))["1.weight"]
@@ -160,7 +160,7 @@ def test_ewc_is_the_fisher_of_the_models_own_answers(tmp_path: Path) -> None:
 
 
 def test_the_penalty_is_strength_times_importance_times_squared_distance() -> None:
-    """The gradient added by hand against autograd on the written-out loss, in which c and d compete alone."""
+    """The gradient added by hand equals autograd's on the written-out loss, in which only c and d compete."""
     old, wide = tiny("ab", 1), tiny("abcd", 2)
     anchor = {name: p.detach().clone() for name, p in old.module.named_parameters()}
     importance = {name: torch.rand_like(p) for name, p in anchor.items()}
@@ -201,7 +201,7 @@ def test_a_penalty_too_stiff_for_sgd_is_limited() -> None:
 
 
 def test_rewc_rotates_without_changing_the_function() -> None:
-    """The three layers of the paper - rotate in, the rotated weights, rotate out - against the layer itself."""
+    """The paper's three layers (rotate in, rotated weights, rotate out) compute the same as the layer itself."""
     model = tiny("abc", 3)
     images = np.random.default_rng(0).integers(0, 256, (64, 16, 16, 3), dtype=np.uint8)
     found = rotations_of(model, ArrayImages(images, np.zeros(64, np.int64), "abc"))
@@ -237,7 +237,7 @@ def test_rewc_makes_the_fisher_of_a_linear_layer_diagonal(tmp_path: Path) -> Non
 
 
 def test_rewcs_penalty_is_ewcs_in_rotated_coordinates() -> None:
-    """d'F d with the full matrix F = R' diag(f) R against the gradient that is added."""
+    """The gradient that is added equals that of d'F d with the full matrix F = R' diag(f) R."""
     torch.manual_seed(0)
     u1, u2 = (torch.linalg.qr(torch.randn(n, n)).Q for n in (3, 2))
     f, d = torch.rand(2, 3), torch.randn(2, 3, requires_grad=True)

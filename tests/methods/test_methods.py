@@ -118,7 +118,7 @@ def test_icarl_distils_with_sigmoids() -> None:
 
 def test_the_nearest_mean_of_exemplars_wins() -> None:
     class Pixels(nn.Module):
-        """Features are the mean colours."""
+        """Give the mean colours as features."""
 
         def forward_features(self, x: Tensor) -> Tensor:
             return x

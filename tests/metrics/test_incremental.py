@@ -43,7 +43,7 @@ def test_intransigence_compares_the_newest_group_with_joint_training() -> None:
 
 
 def test_classes_that_nobody_asked_about_have_no_score(tmp_path: Path) -> None:
-    """Of three classes a was asked about, and of detectors b, too, which nothing shows."""
+    """Of three classes only a was tested; of detectors b as well, of which there are no objects."""
     counts = Confusion("abc", np.array([[3, 0, 1], [0, 0, 0], [0, 0, 0]]))
     found = Precisions({"a": 0.75, "b": math.nan}, {"COCO AP50": math.nan})
     for measured in (counts, found):

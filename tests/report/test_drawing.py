@@ -1,4 +1,4 @@
-"""Names beside boxes."""
+"""Drawn boxes, and where their names are placed."""
 
 from __future__ import annotations
 

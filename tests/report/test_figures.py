@@ -1,4 +1,4 @@
-"""Figures, by what is in them: who looks how, which names stand where, what the files are."""
+"""What figures contain: the look of each method, the places of names, and the files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from dmc.report.figures import (
 
 @pytest.fixture
 def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
-    """All that are saved."""
+    """Collect all figures that are saved."""
     saved: list[Figure] = []
     original = Figure.savefig
 
@@ -48,7 +48,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def curves(ends: list[float], spread: float | None = None) -> dict[str, Any]:
-    """Five groups, one method for each end."""
+    """Sum up five groups, with methods whose lines end at given accuracies."""
     return {
         name: {
             "classes": [2, 4, 6, 8, 10],

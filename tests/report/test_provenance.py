@@ -1,4 +1,4 @@
-"""What stands below a table about its making."""
+"""The note below a table on how it was made."""
 
 from __future__ import annotations
 

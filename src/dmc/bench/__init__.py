@@ -1,1 +1,1 @@
-"""Streams of classes, runs of methods on them, metrics, and the paper's experiments as recipes."""
+"""Streams of classes, the runner that feeds methods with them, and runs of the paper's recipes."""

@@ -1,4 +1,4 @@
-"""Which COCO images the paper takes as auxiliary data: functions of the annotation file."""
+"""The COCO images that the paper takes as auxiliary data, chosen by the annotation file."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ IN_COCO = {
     "pottedplant": "potted plant",
     "sofa": "couch",
     "tvmonitor": "tv",
-}  # where the names differ
-OURS = {IN_COCO.get(name, name) for name in VOC}
+}  # COCO's names, where they differ from VOC's
+OURS = {IN_COCO.get(name, name) for name in VOC}  # VOC's 20 classes as COCO names them
 
 
 class CocoImages(Source):
@@ -57,26 +57,26 @@ class CocoImages(Source):
 
 
 def with_other_objects(annotations: Path, images: Path) -> CocoImages:
-    """Images that show at least one of the 60 categories that VOC does not have; VOC's may be there, too."""
+    """Give the images that show at least one of the 60 categories that VOC lacks; they may show VOC's as well."""
     return _chosen("COCO with other objects", annotations, images, lambda names: bool(names - OURS))
 
 
 def without_voc_objects(annotations: Path, images: Path) -> CocoImages:
-    """*Exclusive* auxiliary data: images that show no object of VOC's 20 classes, but some other one."""
+    """Give *exclusive* auxiliary data: images that show some object, but none of VOC's 20 classes."""
     return _chosen("COCO without VOC's objects", annotations, images, lambda names: bool(names) and not names & OURS)
 
 
 def _chosen(name: str, annotations: Path, images: Path, wanted: Callable[[set[str]], bool]) -> CocoImages:
-    """The images whose categories are wanted."""
+    """Give the images for whose set of category names `wanted` is true."""
     content = read_coco(annotations)
     name_of = {category.id: category.name for category in content.categories}
     absent = sorted(OURS - set(name_of.values()))
     if absent:
-        raise DmcError(f"{annotations} has no category {absent[0]!r}: it is not COCO's own")
-    there: dict[int, set[str]] = {image.id: set() for image in content.images}
+        raise DmcError(f"{annotations} has no category {absent[0]!r}: it is not COCO's own file")
+    shown: dict[int, set[str]] = {image.id: set() for image in content.images}
     for item in content.annotations:
-        there[item.image_id].add(name_of[item.category_id])
-    files = [images / image.file_name for image in content.images if wanted(there[image.id])]
+        shown[item.image_id].add(name_of[item.category_id])
+    files = [images / image.file_name for image in content.images if wanted(shown[image.id])]
     if not files:
         raise DmcError(f"{annotations}: no image is left for {name}")
     return CocoImages(name, files)

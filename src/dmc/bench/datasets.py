@@ -1,6 +1,6 @@
-"""The data sets of the paper: where their files are looked for, and where they can be had; `readers.py` reads them.
+"""The data sets of the paper: find their files below the data root, and download them; `readers.py` reads them.
 
-What a data set is, how large and where from is data, in recipes/datasets.yaml.
+What a data set holds, how large it is and where it comes from is data, in recipes/datasets.yaml.
 """
 
 from __future__ import annotations
@@ -25,34 +25,37 @@ log = logging.getLogger("dmc")
 
 
 class Archive(BaseModel):
+    """A file to download, and the folder below the data root to unpack it into."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     url: str
-    md5: str | None
+    md5: str | None  # None: not checked
     into: str = "."
 
 
 class About(BaseModel):
-    """What there is to know about a data set besides its pixels."""
+    """What a user needs to know about a data set: what it holds, its size, and where to get it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str
-    images: str
+    images: str  # how many, of what
     size: str
     page: str
     archives: tuple[Archive, ...]
-    hub: str | None
+    hub: str | None  # the Hugging Face repository of a parquet copy
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One way in which a data set may lie below the data root (or below its folder `aux`)."""
+    """One way in which the files of a data set may lie below the data root, or below its folder `aux`."""
 
-    patterns: tuple[str, ...]  # each must match something
-    read: Callable[..., readers.Splits]  # is given the matching files of each pattern
+    patterns: tuple[str, ...]  # each must match at least one file
+    read: Callable[..., readers.Splits]  # takes a list of matching files for each pattern
 
     def found(self, root: Path) -> list[list[Path]] | None:
+        """Give the files that match each pattern; None if any pattern matches nothing."""
         for base in (root, root / "aux"):
             matches = [_of_one_folder(sorted(base.glob(pattern)), base) for pattern in self.patterns]
             if all(matches):
@@ -61,12 +64,12 @@ class Layout:
 
 
 def _of_one_folder(matches: list[Path], base: Path) -> list[Path]:
-    """`dtd*` may match two copies, of which the first is taken."""
+    """Keep the files of the first folder: `dtd*` may match two copies of a data set."""
     return [path for path in matches if path.relative_to(base).parts[0] == matches[0].relative_to(base).parts[0]]
 
 
 def open_dataset(name: str, root: Path | None) -> readers.Splits:
-    """The images of a data set, or an error that says which files it wants and where they come from."""
+    """Open a data set; where it is missing, say which files it needs and where to get them."""
     for layout in LAYOUTS[name]:
         matches = layout.found(root) if root else None
         if matches:
@@ -75,32 +78,34 @@ def open_dataset(name: str, root: Path | None) -> readers.Splits:
 
 
 def described(names: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Say of each data set what it holds, how large it is and where it comes from."""
     about = {name: DATASETS[name] for name in names}
     return {name: {"what": a.images, "size": a.size, "from": a.page} for name, a in about.items()}
 
 
 def missing(name: str, root: Path | None) -> str:
+    """Word the error about a missing data set: which files to put where, and where to get them."""
     about = DATASETS[name]
     wanted = " or ".join(" and ".join(layout.patterns) for layout in LAYOUTS[name]).replace("**/", "")
-    where = f"under {root}" if root else "under a data root, which is not given"
+    where = f"under {root}" if root else "under a data root (none is given)"
     hub = f"; parquet copy: hf-hub {about.hub}" if about.hub else ""
     fetch = "; it can be downloaded" if about.archives or about.hub else ""
     return f"{about.title} is missing: put {wanted} {where} ({about.size}, from {about.page}{hub}){fetch}"
 
 
 def require(names: Iterable[str], root: Path | None) -> None:
-    """All that is missing is named at once."""
+    """Refuse to go on without these data sets; one error names all that are missing."""
     absent = [missing(name, root) for name in names if root is None or not _there(name, root)]
     if absent:
         raise DmcError("; ".join(dict.fromkeys(absent)))
 
 
 def download(names: Iterable[str], root: Path | None) -> None:
-    """Fetch what is not there: the official archives, or the hub's copy where there are none."""
+    """Download the data sets that are missing: the official archives, or the hub's copy where there are none."""
     from torchvision.datasets.utils import download_and_extract_archive, download_url
 
     if root is None:
-        raise DmcError("a download needs a data root to go to, and none is given")
+        raise DmcError("a download needs a data root, and none is given")
     for name in names:
         about = DATASETS[name]
         if _there(name, root):
@@ -108,8 +113,8 @@ def download(names: Iterable[str], root: Path | None) -> None:
         log.info(f"fetching {about.title}, {about.size}, into {root}")
         try:
             for archive in about.archives:
-                plain = archive.url.endswith(".mat")
-                get = download_url if plain else download_and_extract_archive
+                single_file = archive.url.endswith(".mat")
+                get = download_url if single_file else download_and_extract_archive
                 get(archive.url, str(root / archive.into), md5=archive.md5)
             if not about.archives and about.hub:
                 from huggingface_hub import snapshot_download
@@ -117,7 +122,7 @@ def download(names: Iterable[str], root: Path | None) -> None:
                 snapshot_download(
                     about.hub, repo_type="dataset", local_dir=root / name, allow_patterns=["*.parquet", "**/*.parquet"]
                 )
-        except Exception as error:  # whatever networks, servers and archives do
+        except Exception as error:  # networks, servers and archives fail in many ways
             raise DmcError(f"cannot fetch {about.title}: {first_line(error)}; {missing(name, root)}") from None
 
 
@@ -126,7 +131,7 @@ def _there(name: str, root: Path) -> bool:
 
 
 def _voc(folder: str, *splits: str) -> Layout:
-    """A VOC folder, with the lists of its training and of its test scenes."""
+    """Describe a VOC folder; `splits` are the lists of its training and of its test images."""
 
     def read(*lists: list[Path]) -> readers.Splits:
         return readers.Splits(*(open_annotated(f"{path.parents[2]},split={path.stem}") for (path,) in lists))

@@ -1,4 +1,4 @@
-"""Detection data without a download: scikit-learn's digits, and letters, pasted on scikit-image's photographs."""
+"""Detection data without a download: scikit-learn's digits and drawn letters, pasted on scikit-image's photographs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dmc.data.sources import Source
 from dmc.extras import require_extra
 from dmc.progress import progress
 
-SIDE = 96  # of a scene
-SMALLEST, LARGEST = 16, 64  # of a glyph
+SIDE = 96  # of a scene, in pixels
+SMALLEST, LARGEST = 16, 64  # sides of a glyph, in pixels
 PHOTOGRAPHS = ("astronaut", "chelsea", "coffee", "rocket", "brick", "grass", "gravel")
-INK = 100  # out of 255: what belongs to a glyph, and so into its box
+INK = 100  # of 255: pixels with more ink than this belong to a glyph, and so to its box
 Pixels = npt.NDArray[np.uint8]
 
 
 def digit_scenes(count: int, names: Sequence[str], seed: int, test: bool = False) -> DetectionImages:
-    """Scenes with one to three digits of these classes, and their boxes."""
+    """Compose scenes with one to three digits of these classes, and give their boxes."""
     glyphs = _glyphs(digits(0, test).keep(names))
     draw = random.Random(seed)
     with progress(count, "composing scenes") as bar:
@@ -36,7 +36,7 @@ def digit_scenes(count: int, names: Sequence[str], seed: int, test: bool = False
 
 
 def unlabeled_scenes(count: int, seed: int) -> Source:
-    """Scenes with letters and with digits of all classes; nobody says which is which."""
+    """Compose scenes with letters and with digits of all classes, without boxes and labels."""
     ten, others = _glyphs(digits(0, test=False)), _glyphs(letters(2000, seed))
     draw = random.Random(f"unlabeled {seed}")
     scenes = [_scene(draw, [(ten, draw.randint(0, 2)), (others, draw.randint(1, 2))]) for _ in range(count)]
@@ -51,6 +51,7 @@ def _glyphs(source: Source) -> list[tuple[Pixels, int]]:
 
 
 def _scene(draw: random.Random, parts: Sequence[tuple[list[tuple[Pixels, int]], int]]) -> AnnotatedImage:
+    """Compose one scene; each part is a list of labeled glyphs, and how many of them to try to place."""
     canvas = _background(draw)
     boxes: list[tuple[int, int, int, int]] = []
     labels: list[int] = []
@@ -64,8 +65,8 @@ def _scene(draw: random.Random, parts: Sequence[tuple[list[tuple[Pixels, int]], 
             if inked is None:
                 continue
             box = (left + inked[0], top + inked[1], left + inked[2], top + inked[3])
-            if any(_meet(box, other) for other in boxes):
-                continue  # nothing hides anything else
+            if any(_overlap(box, other) for other in boxes):
+                continue  # so that no glyph hides another
             low, high = draw.choice(((170, 255), (0, 60)))  # bright or dark
             shade = tuple(draw.randint(low, high) for _ in "rgb")
             canvas.paste(Image.new("RGB", (side, side), shade), (left, top), mask)
@@ -82,17 +83,17 @@ def _scene(draw: random.Random, parts: Sequence[tuple[list[tuple[Pixels, int]], 
 
 
 def _enlarged(glyph: Pixels, side: int) -> Image.Image:
-    """8x8 pixels become a blur when enlarged; more contrast gives the strokes an edge."""
+    """Enlarge a glyph and raise its contrast: enlarging 8x8 pixels blurs the strokes, contrast gives them an edge."""
     blurred = Image.fromarray(glyph).resize((side, side), Image.Resampling.BICUBIC)
     return blurred.point(lambda value: round(2.5 * (value - 128) + 128))
 
 
-def _meet(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
+def _overlap(a: tuple[int, int, int, int], b: tuple[int, int, int, int]) -> bool:
     return a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
 
 
 def _background(draw: random.Random) -> Image.Image:
-    """A part of a photograph, softened in its contrast so that digits stand out."""
+    """Cut a random part out of a photograph and soften its contrast, so that digits stand out."""
     photograph = _photograph(draw.choice(PHOTOGRAPHS))
     extent = draw.randint(SIDE, min(photograph.size))
     left, top = (draw.randint(0, whole - extent) for whole in photograph.size)

@@ -20,7 +20,7 @@ LETTER_FONTS = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono", "STIXGeneral", "c
 
 
 def digits(seed: int, test: bool) -> ArrayImages:
-    """The training or the test part (30%) of 1,797 handwritten digits, 8x8, classes "0" to "9"."""
+    """Give the training or the test part (30%) of 1,797 handwritten digits, 8x8 pixels, classes "0" to "9"."""
     require_extra("demo", "sklearn")
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
@@ -35,7 +35,7 @@ def digits(seed: int, test: bool) -> ArrayImages:
 
 @cache
 def letters(count: int, seed: int) -> ArrayImages:
-    """Unlabeled letters, never a digit, reduced to 8x8 the way the digits were."""
+    """Draw unlabeled letters (never a digit), reduced to 8x8 pixels the way the digits were."""
     draw = random.Random(seed)
     with progress(count, "drawing letters") as bar:
         images = np.empty((count, 8, 8), dtype=np.uint8)
@@ -46,7 +46,7 @@ def letters(count: int, seed: int) -> ArrayImages:
 
 
 def _letter(draw: random.Random) -> npt.NDArray[np.uint8]:
-    """A random letter in a random font, size, place, stroke, shear, rotation and blur."""
+    """Draw a random letter in a random font, size, place, stroke, shear, rotation and blur."""
     ink = Image.new("L", (CANVAS, CANVAS))
     middle = CANVAS / 2
     ImageDraw.Draw(ink).text(

@@ -1,7 +1,7 @@
-"""The files of the paper's data sets to images.
+"""Readers for the files of the paper's data sets.
 
-Official files are read without unpickling anything (of CIFAR-100 the binary version, of ImageNet32x32 the npz one).
-Which classes must not be among auxiliary images is data, in recipes/*_excluded.csv.
+They unpickle nothing: they take the binary version of CIFAR-100, and the npz version of ImageNet32x32. The classes that
+auxiliary images must not show are data, in recipes/*_excluded.csv.
 """
 
 from __future__ import annotations
@@ -28,22 +28,24 @@ from dmc.extras import require_extra
 
 log = logging.getLogger("dmc")
 WITHOUT_CIFAR = 1_082_340  # images that the paper counts in ImageNet32x32 without the CIFAR-100 classes
-IMAGENET = 1_281_167  # images of the whole of it
+IMAGENET = 1_281_167  # images of all of ImageNet32x32
 
 
 class Splits(NamedTuple):
+    """The training and the test part of a data set."""
+
     train: Source
-    test: Source | None = None  # auxiliary images have none
+    test: Source | None = None  # None for auxiliary images
 
 
 def excluded(file: str) -> list[dict[str, str]]:
-    """The rows of an exclusion list."""
+    """Read the rows of an exclusion list; `file` is its name in recipes/."""
     with (files("dmc.recipes") / file).open(encoding="utf-8") as lines:
         return list(csv.DictReader(lines))
 
 
 def table(label: str = "label") -> Callable[..., Splits]:
-    """Parquet files in the hub's format, training and perhaps test."""
+    """Make a reader of parquet files in the hub's format, for training and test; `label` is the column of labels."""
 
     def read(train: list[Path], test: list[Path]) -> Splits:
         return Splits(*(ParquetImages(part, True, None, label) for part in (train, test)))
@@ -52,6 +54,7 @@ def table(label: str = "label") -> Callable[..., Splits]:
 
 
 def unlabeled_table(shards: list[Path]) -> Splits:
+    """Read parquet files in the hub's format without their labels."""
     return Splits(ParquetImages(shards, False, None, None))
 
 
@@ -60,7 +63,7 @@ def _without(source: Source, unwanted: Callable[[str], bool]) -> Source:
 
 
 def cifar_binary(train: list[Path], test: list[Path], names: list[Path]) -> Splits:
-    """Records of 3,074 bytes: coarse label, fine label, three planes of 32x32."""
+    """Read CIFAR-100's binary version: records of 3,074 bytes are coarse label, fine label, three planes of 32x32."""
     classes = names[0].read_text(encoding="utf-8").split()
 
     def part(path: Path) -> Source:
@@ -77,7 +80,7 @@ def cifar_binary(train: list[Path], test: list[Path], names: list[Path]) -> Spli
 class DownsampledImageNet(Source):
     """ImageNet32x32's ten npz batches without the classes of CIFAR-100; one batch is in memory at a time.
 
-    Labels are 1 to 1,000 in the order of the ILSVRC development kit, not in that of sorted WordNet ids.
+    The files' labels are 1 to 1,000 in the order of the ILSVRC development kit, not in that of sorted WordNet ids.
     """
 
     def __init__(self, batches: list[Path]) -> None:
@@ -111,7 +114,7 @@ class DownsampledImageNet(Source):
 
 
 def _compare_count(kept: int, total: int) -> None:
-    """With the paper's, when all of ImageNet32x32 is there."""
+    """Warn if all of ImageNet32x32 is there and another number of images is kept than in the paper."""
     if total == IMAGENET and kept != WITHOUT_CIFAR:
         log.warning(
             f"ImageNet32x32 without CIFAR-100's classes has {kept:,} images here, {WITHOUT_CIFAR:,} in the paper, "
@@ -120,7 +123,7 @@ def _compare_count(kept: int, total: int) -> None:
 
 
 def imagenet_table(shards: list[Path]) -> Splits:
-    """The hub's copies have the usual labels: WordNet ids, sorted."""
+    """Read a hub copy of ImageNet32x32, whose labels number the sorted WordNet ids, without CIFAR-100's classes."""
     source = ParquetImages(shards, True, None, "label")
     dropped = {int(row["sorted_index"]) for row in excluded("imagenet_excluded.csv")}
     kept = source.keep([name for i, name in enumerate(source.classes) if i not in dropped])
@@ -129,16 +132,18 @@ def imagenet_table(shards: list[Path]) -> Splits:
 
 
 def tiny_imagenet(source: Source) -> Splits:
+    """Leave the classes of CIFAR-100 out of Tiny-ImageNet."""
     dropped = {row["wnid"] for row in excluded("imagenet_excluded.csv")}
     if not any(re.match(r"n\d{8}", name) for name in source.classes):
         raise DmcError(
-            f"{source.name} does not name its classes by WordNet ids (one is {source.classes[0]!r}), so that those of "
-            "CIFAR-100 cannot be left out; name the folder as aux if none of them is in it"
+            f"{source.name} does not name its classes by WordNet ids (one is {source.classes[0]!r}), so the classes "
+            "of CIFAR-100 cannot be left out; if it has none of them, give the folder as aux"
         )
     return Splits(_without(source, lambda name: name.split()[0] in dropped))
 
 
 def mnist(images: list[Path]) -> Splits:
+    """Read MNIST's image file (idx3), packed with gzip or not."""
     content = images[0].read_bytes()
     try:
         content = gzip.decompress(content) if images[0].suffix == ".gz" else content
@@ -152,18 +157,19 @@ def mnist(images: list[Path]) -> Splits:
 
 
 def svhn(files_: list[Path]) -> Splits:
+    """Read SVHN's MATLAB file."""
     require_extra("bench", "scipy")
     from scipy.io import loadmat
 
     try:
         images = loadmat(str(files_[0]), variable_names=["X"])["X"].transpose(3, 0, 1, 2)
-    except Exception as error:  # scipy has many ways to say that this is no such file
+    except Exception as error:  # scipy raises many kinds of errors for a broken file
         raise DmcError(f"cannot read {files_[0]}: {first_line(error)}") from None
     return Splits(ArrayImages(np.ascontiguousarray(images), name=str(files_[0])))
 
 
 class CubImages(Source):
-    """CUB-200-2011's own files; images are cut to the bird's box, as the paper's preprocessing (that of REWC) does."""
+    """CUB-200-2011's own files; images are cut to the bird's box, as in the paper, which follows REWC."""
 
     def __init__(self, folder: Path, train: bool) -> None:
         self.name = f"{folder} ({'train' if train else 'test'})"
@@ -189,7 +195,7 @@ class CubImages(Source):
 
 
 def _columns(path: Path) -> dict[str, list[str]]:
-    """Lines of an id and some values."""
+    """Read a file whose lines are an id and some values; give the values by id."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
@@ -198,21 +204,24 @@ def _columns(path: Path) -> dict[str, list[str]]:
 
 
 def cub(classes: list[Path]) -> Splits:
+    """Read CUB-200-2011 from the folder of its `classes.txt`."""
     return Splits(CubImages(classes[0].parent, train=True), CubImages(classes[0].parent, train=False))
 
 
 def cub_table(train: list[Path], test: list[Path]) -> Splits:
-    log.warning("of a hub copy of CUB-200 whole images are used, not the birds' boxes as in the paper")
+    """Read a hub copy of CUB-200, which has no boxes to cut images to."""
+    log.warning("a hub copy of CUB-200 is used with whole images; the paper cuts them to the birds' boxes")
     return table()(train, test)
 
 
 def birdsnap(source: Source) -> Splits:
+    """Leave the kinds of CUB-200 out of BirdSnap."""
     dropped = {_plain(row["birdsnap"]) for row in excluded("birdsnap_excluded.csv")}
     if not any(re.search("[a-z]", name.lower()) for name in source.classes):
-        raise DmcError(f"{source.name} does not name its birds: those of CUB-200 could not be left out")
+        raise DmcError(f"{source.name} does not name its birds, so the kinds of CUB-200 cannot be left out")
     return Splits(_without(source, lambda name: _plain(name) in dropped))
 
 
 def _plain(name: str) -> str:
-    """`Anna's Hummingbird` and `annas_hummingbird` are the same."""
+    """Spell a bird's name plainly: `Anna's Hummingbird` and `annas_hummingbird` are the same."""
     return re.sub(r"[^a-z]+", "_", name.lower().replace("'", ""))

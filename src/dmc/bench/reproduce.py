@@ -1,4 +1,4 @@
-"""Runs a recipe and puts what was measured beside what the paper published."""
+"""Run a recipe and put what was measured beside what the paper published."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from dmc.recipes.profile import Profile
 from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, load_recipes, parsed_variants, published
 
 log = logging.getLogger("dmc")
-OF_SPECIALISTS = ("arch", "weights", "preprocessing", "overlap", "specialist")  # all that they depend on
-AND_PERHAPS = ("data", "size")  # where they are set: folders keep the names that they have without
-Row = dict[str, Any]  # setting, row, orders, and for each column what was measured and what was published
+OF_SPECIALISTS = ("arch", "weights", "preprocessing", "overlap", "specialist")  # the settings that they depend on
+AND_PERHAPS = ("data", "size")  # and these where they are set, so that other folders keep their names
+Row = dict[str, Any]  # setting, row, orders, what was measured in each column, and the paper's numbers ("published")
 
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A recipe under a profile. Comparisons are kept in folders named by what they are, so recipes share them."""
+    """A recipe under a profile. A comparison's folder is named by its stream and settings, so that recipes share it."""
 
     name: str
     recipe: Recipe
@@ -34,19 +34,21 @@ class Reproduction:
     orders: int
     folder: Path
     data_root: Path | None = None
-    added: Sequence[str] = ()  # methods
-    also: Mapping[str, Changes] = field(default_factory=dict)
-    skip_missing: bool = False  # leave out settings whose data is not there
+    added: Sequence[str] = ()  # methods that the user adds
+    also: Mapping[str, Changes] = field(default_factory=dict)  # variants that the user adds
+    skip_missing: bool = False  # leave out settings whose data is missing
 
     def comparisons(self) -> dict[str, Comparison]:
+        """Give the recipe's comparisons by name."""
         return {c.name: c for c in comparisons(self.recipe, self.profile, self.also)}
 
     @property
     def metric(self) -> str:
-        """What is measured, in a word."""
+        """The name of what is measured: accuracy, or mAP."""
         return next(iter(self.comparisons().values())).profile.task.metric
 
     def benches(self) -> dict[str, Bench]:
+        """Give the runner of each comparison, by the comparison's name."""
         return {name: self._bench(comparison) for name, comparison in self.comparisons().items()}
 
     def _bench(self, comparison: Comparison) -> Bench:
@@ -65,16 +67,20 @@ class Reproduction:
         )
 
     def rows_of(self, comparison: Comparison) -> dict[str, Method]:
-        """By name. Methods that the user adds are compared where no row has conditions of its own."""
+        """Give the method of each row by its title.
+
+        Methods that the user adds join a comparison only if its rows change no settings.
+        """
         added = self.added if comparison.name == comparison.setting else ()
         wanted = [*comparison.rows.items(), *((name, name) for name in added)]
         return {title_of(row): method_named(method) for row, method in wanted}
 
     def download(self) -> None:
+        """Download the data sets that the recipe needs and that are missing."""
         datasets.download(needed_data(self.recipe, self.profile, self.also), self.data_root)
 
     def run(self) -> list[Row]:
-        """Everything that is not finished yet. All data is looked for before anything trains."""
+        """Run what is not finished yet, and give the rows. All data is looked for before anything trains."""
         benches, compared = self.ready(), self.comparisons()
         for name, bench in benches.items():
             bench.run_all([*self.rows_of(compared[name]).values()], range(self.orders))
@@ -84,7 +90,7 @@ class Reproduction:
         return rows
 
     def made(self, rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
-        """How each row was made."""
+        """Tell how each row was made: commit, versions and minutes of each of its groups."""
         shown, benches = {(row["setting"], row["row"]) for row in rows}, self.benches()
         return {
             ", ".join(filter(None, (comparison.setting, row))): benches[name].made(method.name)
@@ -94,7 +100,7 @@ class Reproduction:
         }
 
     def ready(self) -> dict[str, Bench]:
-        """The comparisons that are finished, and those whose data is there, all of them checked."""
+        """Give the comparisons that are finished, and those that can run, once all of these are checked."""
         ready = self.benches()
         methods = {name: [*self.rows_of(comparison).values()] for name, comparison in self.comparisons().items()}
         self._refuse_earlier(ready.values())
@@ -115,7 +121,7 @@ class Reproduction:
                 continue
             groups = opened[name].groups
             if ready[name].profile.overlap and len(groups) != 2:
-                raise DmcError(f"{name}: {len(groups)} groups overlap, but two are compared; change classes")
+                raise DmcError(f"{name}: overlap is measured between two groups, not {len(groups)}: change classes")
         if not ready:
             raise DmcError(f"{self.name}: the data of every setting is missing")
         for name, stream in opened.items():
@@ -123,14 +129,14 @@ class Reproduction:
         return ready
 
     def _refuse_earlier(self, benches: Iterable[Bench]) -> None:
-        """Detectors once had folders of another shape."""
+        """Refuse a folder of an earlier version, which kept detectors in another layout."""
         left = self.folder / f"detectors-{self.profile}"
         if left.exists() and any(bench.profile.groups for bench in benches):
-            raise DmcError(f"{left} was left by an earlier version, whose detectors this one cannot continue: "
+            raise DmcError(f"{left} was left by an earlier version, and this version cannot continue its detectors: "
                            "choose another folder")  # fmt: skip
 
     def rows(self, benches: Mapping[str, Bench]) -> list[Row]:
-        """For each setting and method: measured (mean and standard deviation over orders) and published."""
+        """Give a row for each setting and method: measured (mean and standard deviation over orders) and published."""
         found, compared = [], self.comparisons()
         for name, bench in benches.items():
             scores = by_overlap(bench, self.orders) if bench.profile.overlap else summary(collected(bench))
@@ -144,9 +150,9 @@ class Reproduction:
         return self._beside_published(found)
 
     def _beside_published(self, rows: Sequence[Row]) -> list[Row]:
-        """The paper has no numbers for settings that the user adds, nor for other classes than its own."""
+        """Add the paper's numbers, except to settings that the user adds and to classes other than the paper's."""
         paper_rows = published(self.name)
-        # Where settings are not what is compared, a profile's own one stands for the paper's.
+        # Where the recipe does not compare settings, the profile's one setting stands for the paper's.
         by_row = not self.recipe.variants and len({row["setting"] for row in paper_rows}) == 1
         known = {row["row"] if by_row else (row["setting"], row["row"]): row for row in paper_rows}
         groups = {c.setting: c.profile.groups for c in comparisons(load_recipes()[self.name], "paper", {})}
@@ -171,7 +177,7 @@ def recipe_job(
     also: Sequence[str],
     skip_missing: bool,
 ) -> Reproduction:
-    """What is to be done for a recipe."""
+    """Make the job of a recipe; `orders` None: as many as the recipe says."""
     recipes = load_recipes()
     require_known("recipe", name, recipes)
     recipe, variants = recipes[name].at(profile), parsed_variants(also)
@@ -186,7 +192,7 @@ def known_recipes(profile: str) -> dict[str, dict[str, Any]]:
 
 
 def needed_data(recipe: Recipe, profile: str, also: Mapping[str, Changes] | None = None) -> list[str]:
-    """The names of the data sets that a recipe wants."""
+    """Name the data sets that a recipe needs."""
     found: dict[str, None] = {}
     for comparison in comparisons(recipe, profile, also or {}):
         with_aux = any(method_named(name).uses_aux for name in comparison.rows.values())
@@ -210,17 +216,18 @@ def listed(recipe: Recipe, profile: str) -> dict[str, Any]:
 
 
 def _weights(profile: Profile) -> dict[str, dict[str, str]]:
+    """Describe the ImageNet weights that a profile needs, as a data set is described."""
     if profile.weights != "imagenet":
         return {}
     what, where = (
-        f"what {profile.arch} begins with, trained on ImageNet",
+        f"initial weights of {profile.arch}, trained on ImageNet",
         "the hub or torchvision; or a file, weights=FILE",
     )
     return {f"{profile.arch} weights": {"what": what, "size": "up to 0.5 GB", "from": where}}
 
 
 def by_overlap(bench: Bench, orders: int) -> dict[str, Row]:
-    """Of each method the accuracies by who was taught a class, the first group, the second, or both."""
+    """Give each method's accuracies on the classes that only the first group has, only the second, or both."""
     found: dict[str, Row] = {}
     for method, cells in collected(bench).items():
         shares = []

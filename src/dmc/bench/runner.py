@@ -1,13 +1,13 @@
-"""Feeds methods one group at a time. A cell is one method on one class order: independent and idempotent.
+"""Feed methods one group at a time. A cell is one method on one class order: independent and idempotent.
 
-DIR/bench.json                                        what was asked
+DIR/bench.json                                        the settings of the comparison
 DIR/order-0/groups.json                               the classes of each group, so that a table needs no data
 DIR/order-0/first/                                    the first group's model, shared by all methods
-DIR/order-0/shared/group-1-of-10-classes/specialist/  the model of a later group alone, for methods that build on one
-DIR/order-0/shared/10-classes-5e2f0c1a/               where groups are given, the same and first/, named by the classes
+DIR/order-0/shared/group-1-of-10-classes/specialist/  a later group's own model, for methods that build on it
+DIR/order-0/shared/10-classes-5e2f0c1a/               the two above where the profile names the groups, by classes
 DIR/order-0/dmc/group-1/confusion.npy                 a finished group (of detectors: precisions.json)
-DIR/order-0/dmc/group-1/made.json                     how it was made
-DIR/tuning/                                           the same for two groups of validation data, for each strength
+DIR/order-0/dmc/group-1/made.json                     commit, versions, minutes
+DIR/tuning/                                           the same on two groups of validation data, for each strength
 """
 
 from __future__ import annotations
@@ -44,32 +44,35 @@ from dmc.training.run_folder import made
 
 log = logging.getLogger("dmc")
 MADE, GROUPS = "made.json", "groups.json"
-FACTORS = (0.01, 0.1, 1, 10, 100)  # of the usual strength, tried by `tune`
+FACTORS = (0.01, 0.1, 1, 10, 100)  # times the usual strength: what `tune` tries
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A comparison: a stream of classes, how many arrive at a time, under which settings, and where its cells are."""
+    """A comparison: a stream of classes, how many arrive at a time, the settings, and the folder of its cells."""
 
     stream: str
     group_size: int
     profile: Profile
     folder: Path
     data_root: Path | None = None
-    common: Path | None = None  # for first models and specialists, where comparisons share them; None: the folder
-    tune: bool = False  # choose the strengths of regularisers on validation data instead of the appendix's
-    strengths: Mapping[str, float] = field(default_factory=dict)  # to be used as they are
-    validating: bool = False  # on two groups, with some of their training images as the test set
+    common: Path | None = None  # for models that comparisons share; None: the folder
+    tune: bool = False  # choose strengths of regularisers on validation data, not the appendix's
+    strengths: Mapping[str, float] = field(default_factory=dict)  # by method, used instead of any other
+    validating: bool = False  # on two groups, tested on some of their training images
 
     def cell_folder(self, method: str, order: int) -> Path:
         return self.folder / f"order-{order}" / method
 
     def common_folder(self, order: int) -> Path:
+        """Give the folder of the models that methods, and perhaps comparisons, share."""
         return (self.common or self.folder) / f"order-{order}"
 
     def shared_folder(self, order: int, i: int, names: Sequence[str]) -> Path:
-        """For what depends on these classes of group i, and on no method. A stream cut short has the same groups; its
-        last may be smaller."""
+        """Give the folder for models of these classes of group i, which all methods share.
+
+        Its name has the number of classes: a shorter stream has the same groups, but its last one may be smaller.
+        """
         shared = self.common_folder(order) / "shared"
         if not self.profile.groups:
             return shared / f"group-{i}-of-{len(names)}-classes"
@@ -82,11 +85,12 @@ class Bench:
         return f"{given} classes" if given else f"{self.group_size} classes at a time"
 
     def open(self, order: int, with_aux: bool = False) -> ClassStream:
+        """Open the data in this class order; auxiliary images only if they are needed."""
         stream = open_stream(self.stream, self.group_size, order, self.profile, self.data_root, with_aux)
         return validation(stream) if self.validating else stream
 
     def settle(self) -> None:
-        """Write down what is run here, or refuse a folder in which something else was."""
+        """Write down the settings of this comparison; refuse a folder that holds another one."""
         settle(
             self.folder,
             {
@@ -98,7 +102,7 @@ class Bench:
         )
 
     def run_all(self, methods: Sequence[Method], orders: Iterable[int]) -> None:
-        """Every cell that is not finished; a cell that fails says so, and the others go on."""
+        """Run every cell that is not finished; log why a cell fails, and go on with the others."""
         self.settle()
         for order in orders:
             for method in methods:
@@ -107,17 +111,17 @@ class Bench:
                     log.warning(f"{method.name}, order {order}: {reason}")
 
     def complete(self, methods: Sequence[Method], orders: Iterable[int]) -> bool:
-        """Nothing is left to run, so no data is needed."""
+        """Tell whether nothing is left to run, so that no data is needed."""
         return bool(methods) and all(self.finished(method.name, order) for order in orders for method in methods)
 
     def require_runnable(self, methods: Sequence[Method], opened: ClassStream | None = None) -> None:
-        """What would go wrong in every cell should do so before anything trains."""
+        """Refuse, before anything trains, what would go wrong in every cell."""
         if not methods:
-            raise DmcError("no method is named; all stands for every one")
+            raise DmcError("no method is named; `all` stands for every method")
         kind = self.profile.task
         for method in methods:
             if not method.serves(kind.singular):
-                raise DmcError(f"{method.name} is not for {kind.singular}s, which {self.stream} is about: leave it out")
+                raise DmcError(f"{method.name} cannot train {kind.singular}s, which {self.stream} needs: leave it out")
         with_aux = any(method.uses_aux for method in methods)
         require(needed_data(self.stream, self.profile, with_aux), self.data_root)
         stream = opened or self.open(0, with_aux)
@@ -137,7 +141,7 @@ class Bench:
             kind.untrained(stream.train.keep(group), network, profile.preprocessing, None, seed=0)
 
     def run_cell(self, method: Method, order: int) -> str:
-        """Do what is left of a cell. Gives an empty text, or why the cell ended early."""
+        """Run what is left of a cell; return why it ended early, or an empty string."""
         if self.finished(method.name, order):
             return ""
         folder = self.cell_folder(method.name, order)
@@ -147,7 +151,7 @@ class Bench:
                 self._learn_all(method, order, folder)
         except Timeout:
             return "another process is working on it"
-        except Exception as error:  # also torch's own (out of memory), and whatever a new method does
+        except Exception as error:  # torch has its own (out of memory), and a user's method may raise any
             kind = "" if isinstance(error, DmcError) else f"{type(error).__name__}: "
             reason = f"{kind}{first_line(error)}"
             write_text(folder / "failed.txt", f"{reason}\n")
@@ -156,10 +160,11 @@ class Bench:
         return ""
 
     def _learn_all(self, given: Method, order: int, folder: Path) -> None:
+        """Teach the method one group after the other, and measure and save what it learned after each."""
         stream = self.open(order, given.uses_aux)
         write_text(folder.parent / GROUPS, json.dumps(stream.groups, indent=2) + "\n")
         for i, _ in enumerate(stream.groups):
-            method = deepcopy(given)  # it remembers nothing but what it returns
+            method = deepcopy(given)  # so that it remembers nothing but what it returns
             place = folder / f"group-{i}"
             if (place / self.measurement.file).exists():
                 continue
@@ -169,7 +174,7 @@ class Bench:
                 method.begin(self.first(stream, order), lesson).save(place / "learned")
             else:
                 method.learn(Learned.load(folder / f"group-{i - 1}" / "learned"), lesson).save(place / "learned")
-            learned = Learned.load(place / "learned")  # nothing but what was saved goes on, as after a kill
+            learned = Learned.load(place / "learned")  # only what was saved goes on, as after a kill
             require_budget(method, learned)
             model, names = method.predictor(learned), stream.so_far(i)
             asked = [name for name in names if name in model.classes.names] if method.is_part else names
@@ -180,13 +185,14 @@ class Bench:
             log.info(f"{method.name}, order {order}: {kind.metric} {measured.of(asked):.1%} of {len(asked)} classes")
 
     def strength(self, method: Method, order: int) -> float:
+        """Give the strength of a method's regulariser: as set, tuned, or the appendix's; 0 where it has none."""
         if method.name in self.strengths:
             return self.strengths[method.name]
         usual = strength_for(method.name, self.group_size, method.strength)
         return self._tuned(method, usual, order) if self.tune and usual else usual
 
     def _tuned(self, method: Method, usual: float, order: int) -> float:
-        """The strength with the best accuracy after the order's first two groups, on held-out training images."""
+        """Find the strength with the best accuracy after the order's first two groups, on held-out training images."""
         folder = self.folder / "tuning" / f"order-{order}" / method.name
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "accuracies.json"
@@ -201,6 +207,7 @@ class Bench:
         return float(max(accuracies, key=lambda strength: accuracies[strength]))
 
     def _trial(self, method: Method, strength: float, order: int, folder: Path) -> float | None:
+        """Give the accuracy on validation data at this strength; None if the training failed."""
         trial = replace(
             self,
             folder=folder / f"{strength:g}",
@@ -211,10 +218,10 @@ class Bench:
         )
         trial.run_cell(method, order)
         found = trial.finished(method.name, order)
-        return found.final if found else None  # it diverged
+        return found.final if found else None  # None: it diverged
 
     def lesson(self, stream: ClassStream, method: Method, order: int, i: int) -> Lesson:
-        """All that a method gets to see. Lists of their own: no way leads from them to other images."""
+        """Give all that a method may see. Its images are in a list of their own, from which no way leads to others."""
         names = stream.so_far(i) if method.sees_everything else stream.groups[i]
         data = stream.train.keep(names)
         return Lesson(
@@ -228,11 +235,11 @@ class Bench:
         )
 
     def seed(self, order: int, *place: str | int) -> int:
-        """Where the groups are given, all that differs between orders is the seed."""
+        """Give a seed; where the profile names the groups, it is the order, and all that differs between orders."""
         return order if self.profile.groups else seed_for(order, *place) % 2**31
 
     def first(self, stream: ClassStream, order: int) -> Learned:
-        """The first group's model, trained once for each order, watched by every tracker that a method needs."""
+        """Give the first group's model, trained once for each order and watched by the trackers of all methods."""
         names = stream.groups[0]
         place = self.shared_folder(order, 0, names) if self.profile.groups else self.common_folder(order)
         folder = place / "first"
@@ -259,11 +266,11 @@ class Bench:
         return Learned.load(folder / "learned")
 
     def orders(self) -> list[int]:
-        """Those that something is known about."""
+        """Give the class orders that were begun."""
         return sorted(int(path.name.removeprefix("order-")) for path in self.folder.glob("order-*"))
 
     def finished(self, method: str, order: int) -> StreamScores | None:
-        """The scores of a cell, if it has all of its groups."""
+        """Give the scores of a cell; None if it has not finished all groups."""
         groups = self.groups(order)
         places = [self.cell_folder(method, order) / f"group-{i}" for i in range(len(groups))]
         if not groups or not all((place / self.measurement.file).exists() for place in places):
@@ -272,32 +279,33 @@ class Bench:
 
     @property
     def measurement(self) -> type[Measured]:
+        """The class of what is measured after each group."""
         return self.profile.task.measurement
 
     def measured(self, method: str, order: int, i: int) -> Any:
-        """What the method scored after group i."""
+        """Give what was measured of the method after group i."""
         place, names = self.cell_folder(method, order) / f"group-{i}", in_order_of_arrival(self.groups(order)[: i + 1])
         return self.measurement.load(place, names)
 
     def groups(self, order: int) -> Groups:
-        """The classes of each group, once a cell of this order was begun."""
+        """Give the classes of each group; none before a cell of this order was begun."""
         path = self.folder / f"order-{order}" / GROUPS
         groups: Groups = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
         return groups
 
     def known_methods(self) -> list[str]:
-        """Those that something is known about, also if their own file is not at hand."""
+        """Name the methods that have results here, also those of a user's file that is not loaded."""
         there = {path.parents[1].name for path in self.folder.glob(f"order-*/*/group-0/{self.measurement.file}")}
         return [*(name for name in METHODS if name in there), *sorted(there - METHODS.keys())]
 
     def made(self, method: str) -> list[dict[str, Any]]:
-        """How the method's groups were made, of all orders."""
+        """Tell how each group of a method was made, in all orders: commit, versions and minutes."""
         files = sorted(self.folder.glob(f"order-*/{method}/group-*/{MADE}"))
         return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
 def every_tracker(module: nn.Module, kind: str) -> list[Tracker]:
-    """What any method for a kind of model wants to have watched while the first group is learned."""
+    """Make the trackers that methods for this kind of model need while the first group is learned."""
     regularisers = [m for m in METHODS.values() if isinstance(m, ImportanceMethod) and m.serves(kind)]
     found: dict[str, Tracker] = {}
     for tracker in (tracker for method in regularisers for tracker in method.trackers(module, {})):
@@ -308,12 +316,12 @@ def every_tracker(module: nn.Module, kind: str) -> list[Tracker]:
 
 
 def require_budget(method: Method, learned: Learned) -> None:
-    """A method keeps no more images than it declared, whatever the shape of its bytes. Its files are on trust."""
+    """Refuse notes that hold more images than the method declared; files that it may write are not checked."""
     size = learned.specialists[0].preprocessing.size
     pixels = 3 * size**2
-    of_weights = {weight.shape for weight in learned.specialists[0].module.parameters()}  # what regularisers note
+    of_weights = {weight.shape for weight in learned.specialists[0].module.parameters()}  # regularisers note these
 
-    def of_images(note: Tensor) -> bool:
+    def of_images(note: Tensor) -> bool:  # bytes of any shape, or rows that have the size of images
         rows_of_images = len(note.shape) > 1 and note.numel() > 0 and note[0].numel() % pixels == 0
         return note.dtype == torch.uint8 or (rows_of_images and note.shape not in of_weights)
 

@@ -1,4 +1,4 @@
-"""Classes that arrive in groups: where the data is, and in which order its classes come."""
+"""Classes that arrive in groups: find the data, and order its classes."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from dmc.metrics.incremental import Groups, in_order_of_arrival
 from dmc.recipes.profile import Profile
 
 log = logging.getLogger("dmc")
-USUAL_GROUP = {"digits": 2}  # classes that arrive at a time, where nothing else is said; elsewhere 10
+USUAL_GROUP = {"digits": 2}  # classes at a time where the user does not say; 10 for other streams
 BENCHMARKS = {"icifar100": "cifar100", "cub200": "cub200", "voc": "voc2007"}  # streams and their data sets
 ICARL_SEED = 1993  # order 0 is iCaRL's; order k has seed 1993 + k
 
 
 @dataclass(frozen=True)
 class ClassStream:
-    """Labeled data for training and for testing, unlabeled images, and the groups in which classes arrive."""
+    """Labeled data for training and testing, auxiliary images, and the groups in which classes arrive."""
 
     name: str
     train: Source
     test: Source
     all_aux: Source | None
-    aux_images: int | float | None  # how many of them are used, or which share; None: all
+    aux_images: int | float | None  # how many of them to use; below 1 a share; None: all
     groups: Groups
 
     @cached_property
     def aux(self) -> Source | None:
-        """Chosen when it is first asked for: a sample is read in full. No label is left on them."""
+        """The auxiliary images without labels; chosen at first use, because a sample is read in full."""
         if self.all_aux is None:
             return None
         images, wanted = Unlabeled(self.all_aux), self.aux_images or len(self.all_aux)
@@ -48,20 +48,21 @@ class ClassStream:
         return sampled(images, wanted) if wanted < len(images) else images
 
     def so_far(self, i: int) -> tuple[str, ...]:
+        """Name the classes of groups 0 to i, in order of arrival."""
         return in_order_of_arrival(self.groups[: i + 1])
 
 
 def class_order(names: Sequence[str], order: int) -> tuple[str, ...]:
-    """iCaRL's code shuffles the 500 images of each class first, so that its classes come in the order 87, 0, 52, ..."""
+    """Shuffle class names as iCaRL does; `order` 0 gives its own order, 87, 0, 52, ... of CIFAR-100."""
     random, positions = np.random.RandomState(ICARL_SEED + order), np.arange(len(names))
-    for _ in names:
+    for _ in names:  # iCaRL's code shuffles the 500 images of each class first
         random.shuffle(np.arange(500))
     random.shuffle(positions)
     return tuple(names[int(i)] for i in positions)
 
 
 def grouped(names: Sequence[str], size: int, overlap: int = 0) -> tuple[tuple[str, ...], ...]:
-    """Groups of `size` classes, each beginning with the last `overlap` of the one before; the last has what is left."""
+    """Cut names into groups of `size`; each begins with the last `overlap` of the one before, the last has the rest."""
     if overlap >= size:
         raise DmcError(f"groups of {size} classes cannot share {overlap} with the group before")
     starts = range(0, max(1, len(names) - overlap), size - overlap)
@@ -69,7 +70,7 @@ def grouped(names: Sequence[str], size: int, overlap: int = 0) -> tuple[tuple[st
 
 
 def validation(stream: ClassStream) -> ClassStream:
-    """The first two groups, tested on a tenth of their own training images."""
+    """Keep the first two groups, to be tested on a tenth of their own training images."""
     groups = stream.groups[:2]
     train, test = held_out(ClassSubset(stream.train, [name for group in groups for name in group]), every=10)
     return replace(stream, name=f"validation part of {stream.name}", train=train, test=test, groups=groups)
@@ -78,8 +79,10 @@ def validation(stream: ClassStream) -> ClassStream:
 def open_stream(
     name: str, group_size: int, order: int, profile: Profile, data_root: Path | None, with_aux: bool
 ) -> ClassStream:
-    """`digits` (embedded), `icifar100`, `cub200`, `voc` (from the data root), or a folder: of train, test and aux, or
-    of classes, of which every fifth image is for testing."""
+    """Open a stream by name: `digits` (embedded), `icifar100`, `cub200`, `voc` (below the data root), or a folder.
+
+    A folder has train/, test/ and aux/, or is one of classes, whose every fifth image is for testing.
+    """
     train, test = _labeled(name, profile, data_root)
     aux = _aux(name, profile.aux, data_root) if with_aux else None
     ordered = class_order(train.classes, order)[: profile.classes]
@@ -92,18 +95,19 @@ def open_stream(
 
 
 def needed_data(stream: str, profile: Profile, with_aux: bool) -> list[str]:
-    """The names of the data sets that a stream wants."""
+    """Name the data sets that a stream needs."""
     wanted = (profile.data or BENCHMARKS.get(stream), profile.aux if with_aux else None)
     return [name for name in wanted if name in DATASETS]
 
 
 def _labeled(stream: str, profile: Profile, data_root: Path | None) -> tuple[Source, Source]:
+    """Open a stream's training and test images, or those of the data set that the profile names."""
     data = profile.data or BENCHMARKS.get(stream)
     if data is not None:
         require_known("data set", data, LAYOUTS)
         train, test = open_dataset(data, data_root)
         if test is None:
-            raise DmcError(f"{data} has auxiliary images, and no labels to learn from")
+            raise DmcError(f"{data} has only auxiliary images, without labels to learn from")
         return train, test
     if stream == "digits":
         return digits(0, test=False), digits(0, test=True)
@@ -121,6 +125,7 @@ def _labeled(stream: str, profile: Profile, data_root: Path | None) -> tuple[Sou
 
 
 def _aux(stream: str, wanted: str | None, data_root: Path | None) -> Source:
+    """Open auxiliary images: a data set by name, a place, or (None) the stream's own."""
     if wanted in LAYOUTS:
         return open_dataset(wanted, data_root).train
     if wanted is not None:
@@ -133,5 +138,6 @@ def _aux(stream: str, wanted: str | None, data_root: Path | None) -> Source:
 
 
 def _part(folder: str, part: str) -> Path:
+    """Give the place of train, test or aux in a folder: PART.parquet if that exists, or else the folder PART."""
     table = Path(folder) / f"{part}.parquet"
     return table if table.exists() else Path(folder) / part

@@ -1,4 +1,4 @@
-"""Finished cells to means and standard deviations over class orders."""
+"""Sum up finished cells: means and standard deviations over class orders."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import numpy as np
 from dmc.bench.runner import Bench
 from dmc.metrics.incremental import StreamScores
 
-Spread = dict[str, float | None]  # mean and std
+Spread = dict[str, float | None]  # "mean" and "std"; None where there is none
 
 
 def collected(bench: Bench) -> dict[str, dict[int, StreamScores]]:
-    """All finished cells of a comparison, by method and order."""
+    """Give the scores of all finished cells of a comparison, by method and order."""
     found: dict[str, dict[int, StreamScores]] = {}
     for method in bench.known_methods():
         for order in bench.orders():
@@ -26,7 +26,7 @@ def collected(bench: Bench) -> dict[str, dict[int, StreamScores]]:
 
 
 def summary(found: dict[str, dict[int, StreamScores]]) -> dict[str, Any]:
-    """Mean and standard deviation over orders, as fractions; intransigence needs the Oracle's cells."""
+    """Give mean and standard deviation over orders, as fractions; intransigence needs the Oracle's cells."""
     joint = found.get("oracle", {})
     result = {}
     for method, cells in found.items():
@@ -57,7 +57,7 @@ def summary(found: dict[str, dict[int, StreamScores]]) -> dict[str, Any]:
 
 
 def _after(i: int, cells: dict[int, StreamScores], joint: dict[int, StreamScores]) -> dict[str, Any]:
-    """What can be said once group i is learned."""
+    """Sum up the scores after group i."""
     until = {order: scores.until(i) for order, scores in cells.items()}
     now = until.values()
     found: dict[str, Any] = {
@@ -78,7 +78,7 @@ def _after(i: int, cells: dict[int, StreamScores], joint: dict[int, StreamScores
 
 
 def mean_std(values: Sequence[float]) -> Spread:
-    """One value has no standard deviation, and classes that were not asked about have no mean."""
+    """Give mean and standard deviation, leaving out NaN; no values have no mean, and one has no standard deviation."""
     real = [value for value in values if not isnan(value)]
     return {
         "mean": float(np.mean(real)) if real else None,
@@ -87,15 +87,15 @@ def mean_std(values: Sequence[float]) -> Spread:
 
 
 def _means(of_orders: Sequence[Sequence[float]]) -> list[float | None]:
-    """Means after each group."""
+    """Give the mean over orders after each group."""
     return _known(np.mean(of_orders, axis=0).tolist())
 
 
 def _spread(of_orders: Sequence[Sequence[float]]) -> list[float | None]:
-    """Standard deviations after each group; none of one order."""
+    """Give the standard deviation over orders after each group; an empty list for a single order."""
     return _known(np.std(of_orders, axis=0, ddof=1).tolist()) if len(of_orders) > 1 else []
 
 
 def _known(values: Sequence[float]) -> list[float | None]:
-    """JSON has no NaN."""
+    """Replace NaN, which JSON does not have, by None."""
     return [None if isnan(value) else value for value in values]

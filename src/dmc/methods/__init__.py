@@ -53,7 +53,10 @@ METHODS: dict[str, Method] = {
 
 
 def methods_named(text: str, kind: str | None = None) -> list[Method]:
-    """`dmc,lwf,mine.py`; `all` stands for those above that serve a kind of model, or any."""
+    """Find the methods of a list such as `dmc,lwf,mine.py`.
+
+    `all` stands for the methods above that serve this kind of model (None: any) and are not parts of others.
+    """
     every = [m for m in METHODS.values() if not m.is_part and (kind is None or m.serves(kind))]
     names = [name.strip() for name in text.split(",") if name.strip()]
     found = [method for name in names for method in (every if name == "all" else [method_named(name)])]
@@ -61,12 +64,12 @@ def methods_named(text: str, kind: str | None = None) -> list[Method]:
 
 
 def title_of(name: str) -> str:
-    """Also of a method whose file is not at hand, but whose results are."""
+    """Give a method's title in tables; its name if there are results of it, but its file is not loaded."""
     return METHODS[name].title if name in METHODS else name
 
 
 def method_named(name: str) -> Method:
-    """One of those above, or the one in a user's own file: `mine.py`."""
+    """Find one of the methods above, or the one in a user's own file: `mine.py`."""
     if name.endswith(".py"):
         return _from_file(Path(name))
     require_known("method", name, METHODS)
@@ -74,11 +77,11 @@ def method_named(name: str) -> Method:
 
 
 def _from_file(path: Path) -> Method:
-    """From now on it has a row in every table, like the others."""
+    """Load the one method of a user's file and add it to the others."""
     own = [thing for thing in vars(run_file(path)).values() if getattr(thing, "__module__", None) == path.stem]
     found = [thing for thing in own if isinstance(thing, type) and issubclass(thing, Method) and not isabstract(thing)]
     if len(found) != 1:
-        raise DmcError(f"{path} must have one class that is a dmc.methods.Method with `learn`; it has {len(found)}")
+        raise DmcError(f"{path} must have one subclass of dmc.methods.Method with `learn`; it has {len(found)}")
     with blaming(path):
         method: Method = found[0]()
     if not (getattr(method, "name", "") and getattr(method, "title", "")):

@@ -1,4 +1,4 @@
-"""Adapted Shmelkov: learn the new classes while the old outputs stay where they were on the old model's best anchors.
+"""Adapted Shmelkov: learn the new classes, and keep the old outputs at the anchors where the old model is surest.
 
 Shmelkov et al., "Incremental Learning of Object Detectors without Catastrophic Forgetting" (ICCV 2017): the detector's
 own loss plus a distillation of the old classes' logits (L2) and of the boxes (smooth L1). As in the DMC paper, which
@@ -25,7 +25,7 @@ ANCHORS = DetectorConsolidateConfig().anchors
 
 
 class WithOldOutputs(Detection):
-    """The detector's own loss, and the distance of its old outputs from the old model's."""
+    """The detector's own loss, plus the distance of its outputs for old classes from the old model's."""
 
     name = "AdaptedShmelkov"
 
@@ -56,5 +56,5 @@ class AdaptedShmelkov(Method):
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         old, wide = widened(before, lesson)
-        task = WithOldOutputs(wide, old, lesson.data.classes, lesson.profile.anchors)
-        return Learned([fitted(wide, lesson, "adapted-shmelkov", task)])
+        objective = WithOldOutputs(wide, old, lesson.data.classes, lesson.profile.anchors)
+        return Learned([fitted(wide, lesson, "adapted-shmelkov", objective)])

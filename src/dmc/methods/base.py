@@ -1,6 +1,6 @@
-"""What a class-incremental method is given, what it gives back, and nothing else.
+"""The interface of class-incremental methods: what a method is given, and what it returns.
 
-A method author writes one file: a subclass of `Method` with a name, what it needs, and `learn`.
+To add a method, write one file: a subclass of `Method` with a name, what it needs, and `learn`.
 """
 
 from __future__ import annotations
@@ -30,85 +30,92 @@ from dmc.training.loop import Objective
 
 @dataclass(frozen=True)
 class Lesson:
-    """One group of classes arrives. Images of earlier groups are not in it, except for the Oracle."""
+    """A group of classes to learn. It has no images of earlier groups, except for methods that see everything."""
 
     data: Source
     aux: Source | None  # only for methods that declare `uses_aux`
     profile: Profile
-    strength: float  # of a regulariser
+    strength: float  # of the method's regulariser
     seed: int
     folder: Path  # for the runs of this lesson
-    shared: Path  # for what does not depend on the method
+    shared: Path  # for models that do not depend on the method
 
 
 @dataclass
 class Learned:
-    """What a method carries from lesson to lesson: its model (or models, side by side) and its notes."""
+    """What a method carries from lesson to lesson: its model (or models, side by side), and tensors as notes."""
 
     specialists: list[Any]  # models of one kind
     notes: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def model(self) -> Any:
-        """The one, or all of them side by side."""
+        """The only model, or all of them side by side as one."""
         one, *others = self.specialists
         return task_of(self.specialists).side_by_side(self.specialists) if others else one
 
     def save(self, folder: Path) -> None:
+        """Save the models and the notes in a folder."""
         for i, specialist in enumerate(self.specialists):
             specialist.save(folder / f"model-{i}")
         with replacing(folder / "notes.safetensors") as path:
             save_file({name: note.cpu().contiguous().clone() for name, note in self.notes.items()}, path)
-        write_text(folder / "learned.json", json.dumps({"models": len(self.specialists)}))  # last: it is complete
+        write_text(folder / "learned.json", json.dumps({"models": len(self.specialists)}))  # last: it says all is saved
 
     @classmethod
     def load(cls, folder: Path) -> Learned:
+        """Load what was saved in a folder."""
         count = json.loads((folder / "learned.json").read_text())["models"]
         return cls([load(folder / f"model-{i}") for i in range(count)], load_file(folder / "notes.safetensors"))
 
 
 class Method(ABC):
-    """A row in every table."""
+    """A class-incremental method: a row in every table."""
 
     name: ClassVar[str]  # on the command line
     title: ClassVar[str]  # in tables and figures
-    kinds: ClassVar[tuple[str, ...]] = ()  # of models: "classifier", "detector"; none: it serves all
-    uses_aux: ClassVar[bool] = False
-    sees_everything: ClassVar[bool] = False  # all data so far, which only the upper bound may have
-    is_part: ClassVar[bool] = False  # a model that others build on: asked about its own classes, and not among `all`
+    kinds: ClassVar[tuple[str, ...]] = ()  # of models that it serves: "classifier", "detector"; empty: all
+    uses_aux: ClassVar[bool] = False  # whether it is given auxiliary images
+    sees_everything: ClassVar[bool] = False  # whether it is given all data so far; only an upper bound may be
+    is_part: ClassVar[bool] = False  # a model that others build on: tested on its own classes only, and not among `all`
     memory: ClassVar[int] = 0  # how many images of old classes it may keep
-    strength: ClassVar[float] = 0.0  # of its regulariser, where a recipe says nothing else
+    strength: ClassVar[float] = 0.0  # of its regulariser, where recipes/strengths.yaml has none
     least_classes: ClassVar[int] = 1  # in a group; 2 where a softmax over the group alone is trained
 
     def serves(self, kind: str) -> bool:
-        """Whether it can teach models of that kind."""
+        """Tell whether the method can teach models of this kind."""
         return not self.kinds or kind in self.kinds
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
-        """Take over the first group's model, which all methods share; its notes are every tracker's."""
+        """Take over the first group's model, which all methods share; `first.notes` are the notes of all trackers."""
         return Learned(first.specialists)
 
     @abstractmethod
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        """Learn the lesson's classes."""
+        """Learn the lesson's classes; return the model that knows the old ones and these."""
 
     def predictor(self, learned: Learned) -> Any:
-        """What answers at test time; for most methods, the model."""
+        """Give what answers at test time; for most methods, the model."""
         return learned.model
 
 
 def new_classes(old: Sequence[str], data: Source) -> list[str]:
+    """Name the classes of the data that are not among the old ones."""
     return [name for name in data.classes if name not in old]
 
 
 def widened(before: Learned, lesson: Lesson) -> tuple[Any, Any]:
-    """The old model, and a copy with outputs for the lesson's new classes."""
+    """Give the old model, and a copy of it that also has outputs for the lesson's new classes."""
     old = before.specialists[0]
     return old, old.widened(new_classes(old.names, lesson.data), lesson.seed)
 
 
 def fitted(wide: AnyModel, lesson: Lesson, name: str, objective: Objective | None = None, **settings: Any) -> AnyModel:
-    """Train a model that a method has prepared on the lesson's data; `settings` are what makes the objective."""
+    """Train a model on the lesson's data; give it back trained.
+
+    `name` is the folder of the run in the lesson's folder. `objective` computes the loss; None: the usual one of the
+    model's kind. `settings` are the objective's own: a run resumes only if they are the same.
+    """
     objective = objective or task_of([wide]).supervised(wide, lesson.data.classes)
     return fit_labeled(
         wide,
@@ -123,23 +130,23 @@ def fitted(wide: AnyModel, lesson: Lesson, name: str, objective: Objective | Non
 
 
 def specialist_for(lesson: Lesson) -> Any:
-    """The model of the new classes that DMC and inference twice build on."""
+    """Give the model of the new classes alone, which DMC and inference twice build on; train it at first use."""
     profile = lesson.profile
     usual = (profile.new_network, profile.on_new_classes) == (profile.network, profile.specialist)
-    unlike = (profile.new_arch, Path(profile.new_weights or "").name, profile.new_epochs)
-    name = "specialist" if usual else f"specialist-{digest(unlike)}"
+    differing = (profile.new_arch, Path(profile.new_weights or "").name, profile.new_epochs)
+    name = "specialist" if usual else f"specialist-{digest(differing)}"
     return trained_once(lesson, name, profile.new_network, profile.on_new_classes)
 
 
 def joint_model(lesson: Lesson) -> Any:
-    """The model of all classes so far, for those who are given their data."""
+    """Give the model trained on all classes so far, for methods that see everything; train it at first use."""
     return trained_once(lesson, "joint", lesson.profile.network, lesson.profile.specialist)
 
 
 def trained_once(lesson: Lesson, name: str, network: NetworkChoice, schedule: Schedule) -> Any:
-    """A model for the lesson's classes alone: the same for all methods, whichever needs it first."""
+    """Train a model on the lesson's data alone, or load it if another method has trained it already."""
     lesson.shared.mkdir(parents=True, exist_ok=True)
-    with FileLock(lesson.shared / f".{name}-lock"):  # another process may be at it
+    with FileLock(lesson.shared / f".{name}-lock"):  # another process may be training it
         return lesson.profile.task.trained(
             lesson.data,
             network,

@@ -47,13 +47,13 @@ class DMCPlus(DMC):
 
     @staticmethod
     def _short(schedule: Schedule) -> Schedule:
-        """The appendix's 15 epochs at a constant 1e-3, or fewer where the profile is shorter than that."""
+        """Give the appendix's schedule, 15 epochs at a constant 1e-3, or fewer where the profile has fewer."""
         changes = {"epochs": min(EPOCHS, schedule.epochs), "lr": RATE, "shape": "steps", "drops": ()}
         return schedule.changed(changes)
 
     @staticmethod
     def _chosen(model: Specialist, lesson: Lesson, per_class: int) -> dict[str, Tensor]:
-        """At random, or by herding, which the appendix tried without a notable gain."""
+        """Choose exemplars at random, or by herding, which the appendix tried without a notable gain."""
         images = exemplars.by_class(lesson.data, model)
         if lesson.profile.selection == "herding":
             chosen = {name: exemplars.herded(of_class, per_class, model) for name, of_class in images.items()}

@@ -21,7 +21,7 @@ from dmc.seeds import seed_for
 
 
 def likelihood_of_a_draw(model: Specialist, data: Source) -> Callable[[Tensor], Tensor]:
-    """From logits over all classes to log p(y|x) of a y that is drawn from p, among the data's classes."""
+    """Make a function from one image's logits to log p(y|x), where y is drawn from p over the data's classes."""
     columns = [model.classes.require(name) for name in data.classes]
 
     def of_image(logits_K: Tensor) -> Tensor:

@@ -14,11 +14,13 @@ from torch import Tensor, nn
 from dmc.methods.base import Learned, Lesson
 from dmc.methods.importance import ImportanceMethod, Tracker, Weights, normalised, under
 
-DECAY = 0.9
-INTERVAL = 50
+DECAY = 0.9  # the weight a of the newest interval
+INTERVAL = 50  # steps
 
 
 class FisherTracker(Tracker):
+    """The running average of the Fisher diagonal, and the sum of squared gradients since its last update."""
+
     def __init__(self, module: nn.Module, notes: Mapping[str, Tensor], prefix: str = "fisher") -> None:
         self.prefix = prefix
         super().__init__(module, {key: note for key, note in notes.items() if key.startswith(f"{prefix}.running.")})
@@ -26,6 +28,7 @@ class FisherTracker(Tracker):
 
     @property
     def at_interval(self) -> bool:
+        """Whether the running average was updated in this step."""
         return int(self.tensors[f"{self.prefix}.steps"]) % INTERVAL == 0
 
     def parts(self) -> Sequence[str]:
@@ -47,7 +50,7 @@ class FisherTracker(Tracker):
 
 
 def diagonal(notes: Mapping[str, Tensor], prefix: str = "fisher") -> Weights:
-    """The running average; the steps since the last whole interval count for what they are of one."""
+    """Give the running average, with the steps since its last update weighed by their share of an interval."""
     running, recent = under(f"{prefix}.running.", notes), under(f"{prefix}.recent.", notes)
     pending = int(notes[f"{prefix}.steps"]) % INTERVAL
     if not pending:

@@ -19,23 +19,24 @@ BUDGET = 2000  # K, as in iCaRL and in the paper
 
 
 def of(notes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By class, sorted: notes that were saved and read again come in another order than new ones."""
+    """Give the exemplars by class, in sorted order: notes that were saved and loaded come in another one."""
     return {key.removeprefix(PREFIX): notes[key] for key in sorted(notes) if key.startswith(PREFIX)}
 
 
 def as_notes(kept: Mapping[str, Tensor], per_class: int) -> dict[str, Tensor]:
-    """The first `per_class` of each class, under their names."""
+    """Turn the first `per_class` exemplars of each class into notes."""
     return {f"{PREFIX}{name}": images_M3HW[:per_class] for name, images_M3HW in kept.items()}
 
 
 def as_source(kept: Mapping[str, Tensor]) -> Source:
+    """Turn exemplars into labeled images to train on."""
     images_M3HW = torch.cat(list(kept.values()))
     labels = [label for label, images in enumerate(kept.values()) for _ in images]
     return ArrayImages(images_M3HW.permute(0, 2, 3, 1).contiguous().numpy(), labels, list(kept), "exemplars")
 
 
 def by_class(data: Source, model: Specialist) -> dict[str, Tensor]:
-    """All images of each class, at the model's size."""
+    """Read all images of each class, at the model's size."""
     batches = list(open_loader(data, model.transform).in_order(256))
     images_N3HW = torch.cat([batch.images_N3HW for batch in batches])
     labels_N = torch.cat([batch.labels_N for batch in batches])
@@ -43,16 +44,18 @@ def by_class(data: Source, model: Specialist) -> dict[str, Tensor]:
 
 
 def at_random(images_N3HW: Tensor, count: int, seed: int, name: str) -> Tensor:
+    """Choose `count` images of the class `name` at random."""
     generator = torch.Generator().manual_seed(seed_for(seed, "exemplars", name))
     return images_N3HW[torch.randperm(len(images_N3HW), generator=generator)[:count]]
 
 
 def herded(images_N3HW: Tensor, count: int, model: Specialist) -> Tensor:
+    """Choose `count` images by herding, best first."""
     return images_N3HW[herding(unit_features(model, images_N3HW), count)]
 
 
 def unit_features(model: Specialist, images_N3HW: Tensor) -> Tensor:
-    """Features scaled to length 1, as iCaRL compares them."""
+    """Give the features of images, scaled to length 1, as iCaRL compares them."""
     model.module.eval()
     with torch.no_grad():
         parts = [F.normalize(model.features(part)).cpu() for part in torch.split(images_N3HW, 256)]
@@ -60,7 +63,7 @@ def unit_features(model: Specialist, images_N3HW: Tensor) -> Tensor:
 
 
 def herding(features_ND: Tensor, count: int) -> list[int]:
-    """iCaRL, Algorithm 4: at every step, the image that brings the mean of the chosen closest to the mean of all."""
+    """Choose images by iCaRL's Algorithm 4: each brings the mean of the chosen closest to the mean of all."""
     mean_D = features_ND.mean(dim=0)
     chosen: list[int] = []
     sum_D = torch.zeros_like(mean_D)

@@ -1,6 +1,6 @@
-"""Fine-tuning: go on training the old model on the new classes' images, with no care for the old ones.
+"""Fine-tuning: train the old model on the images of the new classes, and do nothing to keep the old ones.
 
-The paper's baseline that forgets (section 4.2.2). The head grows; the loss runs over all classes.
+The paper's baseline that forgets (section 4.2.2). The head grows; the loss is over all classes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Fixed Representation: after the first group only the weight vectors of new classes are trained.
+"""Fixed Representation: after the first group, train only the weight vectors of new classes.
 
 Section 4.2.2 of the paper: the network is frozen except for the classification layer, and there the vectors of
-classes that have been learned are frozen as well. The new vectors are told apart from each other only: against frozen
-rivals and without images of old classes, cross entropy over all classes would push them up without end, and the
-method would forget, where the paper (Fig. 4d) sees it cling to the first group.
+classes that have been learned are frozen as well. The loss is among the new classes only: with frozen vectors of old
+classes and without their images, cross entropy over all classes would push the new outputs up without end, and the
+method would forget, while the paper (Fig. 4d) shows that it prefers the first group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dmc.training.classification import Supervised
 
 
 class NewRowsOnly(Supervised):
-    """Trains the rows by which the head has grown; everything else, batch statistics too, stays."""
+    """Cross entropy that trains only the new rows of the head; all else stays, batch statistics too."""
 
     name = "NewRowsOnly"
 
@@ -33,12 +33,12 @@ class NewRowsOnly(Supervised):
                 self.frozen_rows[name] = before[name].detach().clone()
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        network.eval()  # batch norm with the statistics of the first group
+        network.eval()  # batch norm keeps the statistics of the first group
         return {"loss": self.among_data_classes(self.logits(network, batch), batch.labels_N)}
 
     def weights_stepped(self) -> None:
         parameters = dict(self.specialist.module.named_parameters())
-        with torch.no_grad():  # weight decay and momentum would move them even without a gradient
+        with torch.no_grad():  # weight decay and momentum move rows even without a gradient
             for name, rows in self.frozen_rows.items():
                 parameters[name][: len(rows)] = rows
 

@@ -26,7 +26,7 @@ from dmc.training.classification import Supervised
 
 
 class SigmoidDistillation(Supervised):
-    """Algorithm 3: binary cross entropy, with the truth for new classes and the old network's answer for old ones."""
+    """Algorithm 3: binary cross entropy with the label for new classes and the old network's output for old ones."""
 
     name = "SigmoidDistillation"
 
@@ -45,7 +45,7 @@ class SigmoidDistillation(Supervised):
 
 
 class NearestMean:
-    """Algorithm 1: the class whose mean exemplar, in feature space, is nearest."""
+    """Algorithm 1: answers with the class whose mean of exemplars is nearest in feature space."""
 
     def __init__(self, model: Specialist, kept: dict[str, Tensor]) -> None:
         self.model, self.name, self.classes = model, model.name, Classes.of(kept)
@@ -61,6 +61,7 @@ class NearestMean:
         return self
 
     def logits(self, images_N3HW: Tensor) -> Tensor:
+        """Give minus the distance to each class's mean, so that the nearest class scores highest."""
         return -torch.cdist(exemplars.unit_features(self.model, images_N3HW), self.means_TD)
 
 
@@ -79,7 +80,7 @@ class ICaRL(Method):
         return self._with_exemplars(learned, kept, lesson)
 
     def _with_exemplars(self, model: Specialist, kept: dict[str, Tensor], lesson: Lesson) -> Learned:
-        """Algorithms 4 and 5: K / t images for each of t classes; herding has put the best first."""
+        """Keep K / t images for each of t classes (Algorithms 4 and 5); herding has put the best first."""
         per_class = self.memory // len(model.names)
         for name, images in exemplars.by_class(lesson.data, model).items():
             kept[name] = exemplars.herded(images, per_class, model)

@@ -2,10 +2,10 @@
 
     loss = cross entropy among the new classes + strength * sum of importance * (weight - old weight)^2
 
-as in the code that the paper's numbers for them come from: no factor 1/2, and without images of old classes only the
-outputs of the lesson's own classes compete in training; at test time all do. The penalty's gradient is added by hand,
-so that trackers, which add things up along the way, see the gradients of cross entropy alone. Strength * importance is
-limited to 9/10 of (1 + momentum) / learning rate, beyond which SGD diverges.
+This follows the code that the paper's numbers for them come from. There is no factor 1/2. In training, where there are
+no images of old classes, only the outputs of the lesson's own classes compete; at test time all do. The penalty's
+gradient is added by hand, so that trackers, which add things up while training, see the gradients of cross entropy
+alone. Strength * importance is limited to 9/10 of (1 + momentum) / learning rate, beyond which SGD diverges.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.models.specialist import Specialist
 from dmc.training.classification import Supervised
 
-Weights = dict[str, Tensor]
-GRADIENTS_AT_ONCE = 2**28  # numbers: 1 GiB
+Weights = dict[str, Tensor]  # by name of the parameter
+GRADIENTS_AT_ONCE = 2**28  # numbers, which take 1 GiB
 
 
 class Tracker(ABC):
-    """Adds something up over the steps of one lesson. Its tensors have a prefix, and survive a kill."""
+    """Adds something up over the steps of one lesson. Its tensors, named `PREFIX.PART.WEIGHT`, survive a kill."""
 
     prefix: str
 
     def __init__(self, module: nn.Module, notes: Mapping[str, Tensor]) -> None:
-        """Starts from the notes of the lesson before, grown to the module's new size with zeros."""
+        """Start from the notes of the lesson before, grown to the module's new size with zeros."""
         self.module = module
         self.tensors: Weights = {}
         for part in self.parts():
@@ -45,16 +45,20 @@ class Tracker(ABC):
                 self.tensors[key] = grown(notes[key], parameter) if key in notes else torch.zeros_like(parameter)
 
     @abstractmethod
-    def parts(self) -> Sequence[str]: ...
+    def parts(self) -> Sequence[str]:
+        """Name the quantities to keep; each has a tensor for each weight."""
 
     def get(self, part: str) -> Weights:
+        """Give one of the quantities, by name of the weight."""
         return under(f"{self.prefix}.{part}.", self.tensors)
 
     @abstractmethod
-    def gradients_ready(self) -> None: ...
+    def gradients_ready(self) -> None:
+        """Look at the gradients before the optimizer's step."""
 
     @abstractmethod
-    def weights_stepped(self) -> None: ...
+    def weights_stepped(self) -> None:
+        """Look at the weights after the optimizer's step."""
 
 
 class Penalty:
@@ -64,12 +68,12 @@ class Penalty:
         self.stiffness = {name: (strength * value).clamp(max=limit) for name, value in importance.items()}
 
     def gradient(self, name: str, distance: Tensor) -> Tensor:
-        """At this distance of a weight tensor from its old value."""
+        """Give the penalty's gradient where a weight tensor has moved by `distance` from its old value."""
         return 2 * self.stiffness[name] * distance
 
 
 class Regularised(Supervised):
-    """Cross entropy with the penalty, watched by trackers."""
+    """Cross entropy among the lesson's classes with the penalty, watched by trackers."""
 
     name = "Regularised"
 
@@ -105,27 +109,27 @@ class Regularised(Supervised):
 
 
 class ImportanceMethod(Method):
-    """A method that says how important each weight is; the rest is the same for all of them."""
+    """A method that measures how important each weight is; the penalty and the training are the same for all."""
 
     kinds = ("classifier",)
     least_classes = 2
 
     def trackers(self, module: nn.Module, notes: Mapping[str, Tensor]) -> list[Tracker]:
+        """Make the trackers that watch a lesson; `notes` are those of the lesson before."""
         return []
 
     @abstractmethod
     def importance(self, learned: Learned, lesson: Lesson) -> Weights:
-        """How much each weight matters to all classes so far, asked at the end of each lesson."""
+        """Measure how much each weight matters to all classes so far; called at the end of each lesson."""
 
     def penalty(self, notes: Mapping[str, Tensor], lesson: Lesson) -> Penalty:
+        """Make the penalty from the notes of the lesson before."""
         return Penalty(under("importance.", notes), lesson.strength, stiffest(lesson.profile.specialist))
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
         watched = (tracker.tensors for tracker in self.trackers(first.specialists[0].module, {}))
         if not first.notes.keys() >= {key for tensors in watched for key in tensors}:
-            raise DmcError(
-                f"the first model here was trained when {self.name} was not there to watch: choose another folder"
-            )
+            raise DmcError(f"the first model here was trained without {self.name}'s trackers: choose another folder")
         notes = {key: note.to(pick_device()) for key, note in first.notes.items()}
         return self.concluded(Learned([s.to(pick_device()) for s in first.specialists], notes), lesson)
 
@@ -133,15 +137,15 @@ class ImportanceMethod(Method):
         device = pick_device()
         old, wide = (model.to(device) for model in widened(before, lesson))
         notes = {key: note.to(device) for key, note in before.notes.items()}
-        task = Regularised(
+        objective = Regularised(
             wide,
             lesson.data.classes,
             self.trackers(wide.module, notes),
             {name: parameter.detach().clone() for name, parameter in old.module.named_parameters()},
             self.penalty(notes, lesson),
         )
-        learned = fitted(wide, lesson, self.name, task, strength=lesson.strength, method=self.name)
-        return self.concluded(Learned([learned], notes | task.notes()), lesson)
+        learned = fitted(wide, lesson, self.name, objective, strength=lesson.strength, method=self.name)
+        return self.concluded(Learned([learned], notes | objective.notes()), lesson)
 
     def concluded(self, learned: Learned, lesson: Lesson) -> Learned:
         """Write down what the next lesson's penalty needs."""
@@ -151,29 +155,30 @@ class ImportanceMethod(Method):
 
 
 def added_up(found: Weights, notes: Mapping[str, Tensor]) -> Weights:
-    """On top of the importance of the lessons before."""
+    """Add importance to that of the lessons before, which is in the notes."""
     before = under("importance.", notes)
     return {name: value + grown(before[name], value) if before else value for name, value in found.items()}
 
 
 def stiffest(schedule: Schedule) -> float:
-    """SGD with momentum m on s x^2 converges while s < (1 + m) / learning rate."""
+    """Give the largest safe stiffness: SGD with momentum m on s x^2 converges while s < (1 + m) / learning rate."""
     return 0.9 * (1 + schedule.momentum) / schedule.lr
 
 
 def under(prefix: str, notes: Mapping[str, Tensor]) -> Weights:
+    """Give the notes whose names begin with a prefix, without it."""
     return {key.removeprefix(prefix): note for key, note in notes.items() if key.startswith(prefix)}
 
 
 def grown(small: Tensor, like: Tensor) -> Tensor:
-    """The same values in the place of the old rows, zeros in the new ones."""
+    """Grow a tensor to the shape of `like`: the old rows come first, the new ones are zeros."""
     large = torch.zeros_like(like)
     large[: len(small)] = small
     return large
 
 
 def normalised(weights: Weights) -> Weights:
-    """To [0, 1] over all layers together."""
+    """Scale values to [0, 1], over all layers together."""
     low = min(float(w.min()) for w in weights.values())
     high = max(float(w.max()) for w in weights.values())
     return {name: (w - low) / (high - low + 1e-32) for name, w in weights.items()}
@@ -185,7 +190,11 @@ def mean_over_images(
     of_image: Callable[[Tensor], Tensor],
     measure: Callable[[str, Tensor], Tensor],
 ) -> Weights:
-    """The mean over single images of a measure of the gradient of a scalar function of the logits."""
+    """Give the mean over images of a measure of each image's own gradient.
+
+    The gradient is that of the number that `of_image` makes of one image's logits; `measure` takes a weight's name and
+    its gradients, one for each image.
+    """
     parameters = {name: p.detach() for name, p in specialist.module.named_parameters()}
     buffers = dict(specialist.module.named_buffers())
 

@@ -1,7 +1,7 @@
 """Inference twice: keep every specialist and ask all of them.
 
-For classifiers their normalised logits are concatenated (Eq. 4), which is the ceiling that DMC distils from; of
-detectors the most probable class of any counts at each anchor (section 4.3). It needs one model for each group.
+The normalised logits of classifiers are concatenated (Eq. 4): DMC distils from them, so they are its ceiling. At each
+anchor of detectors, the most probable class of any of them counts (section 4.3). It needs one model for each group.
 """
 
 from __future__ import annotations

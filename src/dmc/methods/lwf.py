@@ -1,8 +1,8 @@
 """LwF: fine-tune on the new classes and keep the old outputs close to the old model's on the same images.
 
 Li and Hoiem, "Learning without Forgetting" (2017): cross entropy among the new classes, and for each earlier group the
-cross entropy with the old model's answers at T = 2, among the classes of that group, weight 1 (Eq. 2 to 4). There each
-task has a head; here the heads lie side by side, and at test time all classes compete.
+cross entropy with the old model's answers at T = 2, among the classes of that group, weight 1 (Eq. 2 to 4). In that
+paper each task has a head; here the heads lie side by side, and at test time all classes compete.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ TEMPERATURE = 2.0
 
 
 class WithoutForgetting(Supervised):
+    """Cross entropy among the new classes, plus distillation for each earlier group; `heads` are the groups' sizes."""
+
     name = "WithoutForgetting"
 
     def __init__(
@@ -37,7 +39,8 @@ class WithoutForgetting(Supervised):
             old_NS = self.old.logits(batch.images_N3HW)
         classification = self.among_data_classes(logits_NT, batch.labels_N)
         ours, theirs = (torch.split(x, self.heads, dim=1) for x in (logits_NT[:, : old_NS.shape[1]], old_NS))
-        terms = [kd(a, b, TEMPERATURE) / TEMPERATURE**2 for a, b in zip(ours, theirs, strict=True)]  # no T^2 there
+        # `kd` has a factor T^2, which LwF's loss does not have.
+        terms = [kd(a, b, TEMPERATURE) / TEMPERATURE**2 for a, b in zip(ours, theirs, strict=True)]
         distillation = torch.stack(terms).sum()
         loss = classification + self.strength * distillation
         return {"loss": loss, "classification": classification, "distillation": distillation}
@@ -54,7 +57,7 @@ class LwF(Method):
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         heads, (old, wide) = before.notes["heads"], widened(before, lesson)
-        task = WithoutForgetting(wide, old, lesson.data.classes, heads.tolist(), lesson.strength)
-        learned = fitted(wide, lesson, "lwf", task, strength=lesson.strength)
+        objective = WithoutForgetting(wide, old, lesson.data.classes, heads.tolist(), lesson.strength)
+        learned = fitted(wide, lesson, "lwf", objective, strength=lesson.strength)
         added = torch.tensor([len(wide.names) - len(old.names)])
         return Learned([learned], {"heads": torch.cat([heads, added])})

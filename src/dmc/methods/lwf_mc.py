@@ -1,4 +1,4 @@
-"""LwF.MC: iCaRL's training without exemplars, answered by the network itself.
+"""LwF.MC: iCaRL's training without exemplars; at test time the network itself answers.
 
 Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning" (CVPR 2017), section 4: the multi-class
 version of LwF, which is what the DMC paper's figures call LwF.

@@ -1,6 +1,6 @@
 """MAS: a weight is important if the squared length of the outputs is sensitive to it.
 
-Aljundi et al., "Memory Aware Synapses" (ECCV 2018), section 4: the mean over images of |gradient of ||f(x)||^2|; it
+Aljundi et al., "Memory Aware Synapses" (ECCV 2018), section 4: the mean over images of |gradient of ||f(x)||^2|. It
 needs no labels, and adds up over lessons.
 """
 

@@ -1,4 +1,4 @@
-"""New classes: the newest group's specialist alone. A row of the paper's detection tables."""
+"""New classes: the specialist of the newest group alone. A row of the paper's detection tables."""
 
 from __future__ import annotations
 

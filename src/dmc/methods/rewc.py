@@ -24,26 +24,28 @@ from dmc.methods.importance import Penalty, Weights, mean_over_images, stiffest,
 from dmc.models.specialist import Specialist
 from dmc.seeds import seed_for
 
-WIDEST = 4608  # inputs or outputs; the eigenvectors of a wider layer would take minutes
+WIDEST = 4608  # inputs or outputs of a layer to rotate; eigenvectors of a wider one would take minutes
 
 
 class Rotation(NamedTuple):
+    """The two rotations of a layer."""
+
     inputs_II: Tensor  # U1
     outputs_OO: Tensor  # U2
-    kernel: str  # "hw" for a convolution's weights, O x I x H x W; nothing for O x I
+    kernel: str  # "hw" for a convolution's weights, O x I x H x W; empty for O x I
 
     def into(self, weights: Tensor) -> Tensor:
-        """U2' W U1; axes before the weights' own are a batch."""
+        """Rotate weights: U2' W U1; axes before the weights' own are a batch."""
         axes = f"op,...oi{self.kernel},iq->...pq{self.kernel}"
         return torch.einsum(axes, self.outputs_OO, weights, self.inputs_II)
 
     def back(self, rotated: Tensor) -> Tensor:
-        """U2 W' U1'."""
+        """Rotate weights back: U2 W' U1'."""
         return Rotation(self.inputs_II.T, self.outputs_OO.T, self.kernel).into(rotated)
 
 
 class RotatedPenalty(Penalty):
-    """EWC's penalty for each lesson, in the coordinates of that lesson. They add up, so they share the limit."""
+    """EWC's penalty for each lesson, in that lesson's coordinates. The penalties add up, so they share the limit."""
 
     def __init__(self, lessons: Sequence[tuple[Weights, dict[str, Rotation]]], strength: float, limit: float) -> None:
         share = limit / len(lessons)
@@ -77,28 +79,29 @@ class REWC(EWC):
         number = len({key.split(".")[1] for key in learned.notes if key.startswith("importance.")})
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_for(lesson.seed, "fisher"))
-            turned = rotations_of(model, lesson.data)
+            rotations = rotations_of(model, lesson.data)
             fisher = mean_over_images(
                 model,
                 lesson.data,
                 likelihood_of_a_draw(model, lesson.data),
-                lambda name, g: (turned[name].into(g) if name in turned else g).square(),
+                lambda name, g: (rotations[name].into(g) if name in rotations else g).square(),
             )
         for name, value in fisher.items():
-            learned.notes[f"importance.{number}.{name}"] = value.contiguous()  # as after a reload, which rounds alike
-        for name, rotation in turned.items():
+            # Contiguous, as it is after a load: so both round alike.
+            learned.notes[f"importance.{number}.{name}"] = value.contiguous()
+        for name, rotation in rotations.items():
             learned.notes[f"inputs.{number}.{name}"] = rotation.inputs_II
             learned.notes[f"outputs.{number}.{name}"] = rotation.outputs_OO
         return learned
 
 
 def rotations_of(specialist: Specialist, data: Source) -> dict[str, Rotation]:
-    """For each linear layer and each full convolution, by the name of its weight."""
+    """Find the rotations of each linear layer and each convolution without groups, by the name of its weight."""
     inputs: Weights = {}
     outputs: Weights = {}
 
     def add(moments: Weights, name: str, values: Tensor) -> None:
-        rows_MC = values.detach().transpose(0, 1).flatten(1).T  # every image and place is a sample
+        rows_MC = values.detach().transpose(0, 1).flatten(1).T  # each place of each image is a sample
         moments[name] = moments.get(name, torch.zeros(())) + rows_MC.T @ rows_MC
 
     def watch(name: str, layer: nn.Module) -> torch.utils.hooks.RemovableHandle:
@@ -108,7 +111,7 @@ def rotations_of(specialist: Specialist, data: Source) -> dict[str, Rotation]:
 
         return layer.register_forward_hook(see)
 
-    layers = {f"{n}.weight": m for n, m in specialist.module.named_modules() if _can_turn(m)}
+    layers = {f"{n}.weight": m for n, m in specialist.module.named_modules() if _can_rotate(m)}
     handles = [watch(name, layer) for name, layer in layers.items()]
     specialist.module.eval()
     drawn = likelihood_of_a_draw(specialist, data)
@@ -126,7 +129,8 @@ def rotations_of(specialist: Specialist, data: Source) -> dict[str, Rotation]:
     }
 
 
-def _can_turn(module: nn.Module) -> bool:
+def _can_rotate(module: nn.Module) -> bool:
+    """Tell whether a layer is one to rotate."""
     if isinstance(module, nn.Conv2d):
         return module.groups == 1 and max(module.in_channels, module.out_channels) <= WIDEST
     return isinstance(module, nn.Linear) and max(module.in_features, module.out_features) <= WIDEST

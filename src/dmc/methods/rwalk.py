@@ -1,7 +1,7 @@
 """RWalk: EWC++'s Fisher plus a path integral measured in the Riemannian distance that the Fisher defines.
 
 Chaudhry et al., "Riemannian Walk for Incremental Learning" (ECCV 2018), section 4: over every 50 steps the score grows
-by (fall of the loss) / (1/2 F step^2 + epsilon), where positive; scores of successive lessons are averaged; Fisher
+by (fall of the loss) / (1/2 F step^2 + epsilon), where positive. Scores of successive lessons are averaged. Fisher
 and score are both scaled to [0, 1] and added.
 """
 
@@ -16,11 +16,11 @@ from dmc.methods.ewc_plus_plus import FisherTracker, diagonal
 from dmc.methods.importance import ImportanceMethod, Tracker, Weights, grown, normalised
 from dmc.methods.si import XI, PathTracker
 
-FISHER = "walk.fisher"  # its own, beside EWC++'s
+FISHER = "walk.fisher"  # a Fisher of its own, beside EWC++'s
 
 
 class WalkTracker(PathTracker):
-    """Like SI's path, but cut into intervals, each divided by its Riemannian length; so it tracks the Fisher, too."""
+    """SI's path, cut into intervals that are each divided by their Riemannian length; for that it tracks the Fisher."""
 
     prefix = "walk"
 
@@ -49,7 +49,7 @@ class WalkTracker(PathTracker):
 
 
 def gain(omega: Tensor, fisher: Tensor, distance: Tensor) -> Tensor:
-    """What an interval adds to the score: how far the loss fell, for the Riemannian length of the way."""
+    """Give what an interval adds to the score: how far the loss fell, divided by the path's Riemannian length."""
     return (omega / (0.5 * fisher * distance.square() + XI)).relu()
 
 
@@ -64,8 +64,8 @@ class RWalk(ImportanceMethod):
         notes, scores = learned.notes, {}
         fisher = diagonal(notes, FISHER)
         for name, parameter in learned.specialists[0].module.named_parameters():
-            way = parameter.detach() - notes[f"walk.start.{name}"]  # since the last whole interval
-            now = notes[f"walk.score.{name}"] + gain(notes[f"walk.omega.{name}"], fisher[name], way)
+            moved = parameter.detach() - notes[f"walk.start.{name}"]  # since the last whole interval
+            now = notes[f"walk.score.{name}"] + gain(notes[f"walk.omega.{name}"], fisher[name], moved)
             before = notes.get(f"walk.average.{name}")
             scores[name] = now if before is None else (now + grown(before, now)) / 2
             notes |= {f"walk.average.{name}": scores[name], f"{FISHER}.running.{name}": fisher[name]}

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from dmc.methods.base import Learned, Lesson
 from dmc.methods.importance import ImportanceMethod, Tracker, Weights, added_up
 
-XI = 1e-3
+XI = 1e-3  # keeps Eq. 5 finite where a weight did not move
 
 
 class PathTracker(Tracker):
-    """`omega` of this lesson, and where the lesson started."""
+    """Adds up `omega` over a lesson, and keeps the weights that the lesson started from."""
 
     prefix = "path"
 

@@ -1,7 +1,7 @@
 """Average precision as PASCAL VOC defines it: by 11 points (2007) and by area (2010).
 
-No well-kept library computes the 2007 metric exactly. Boxes here lie between pixel borders, so their areas are those of
-VOC's convention, in which a box from pixel 3 to pixel 5 is three pixels wide.
+No well-kept library computes the 2007 metric exactly. The edges of boxes here are borders of pixels, so their areas
+are those of VOC's convention, in which a box from pixel 3 to pixel 5 is three pixels wide.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dmc.data.annotations import Objects
 from dmc.files import without_nan, write_text
 from dmc.metrics.incremental import Measured
 
-OVERLAP = 0.5
+OVERLAP = 0.5  # intersection over union at which an object counts as found
 Floats = npt.NDArray[np.float64]
 
 
@@ -33,20 +33,22 @@ class Detections(NamedTuple):
 
 
 class AveragePrecision(NamedTuple):
+    """The average precision of one class, as fractions."""
+
     eleven_points: float
     area: float
     objects: int  # without difficult ones
 
 
 def mean_precision(values: Sequence[float]) -> float:
-    """The mean over classes that have objects."""
+    """Give the mean over classes that have objects; the others are NaN. NaN if there are none."""
     real = [value for value in values if not math.isnan(value)]
     return sum(real) / len(real) if real else float("nan")
 
 
 @dataclass(frozen=True)
 class Precisions(Measured):
-    """Average precisions by VOC2007's 11 points; their mean by area, and COCO's at overlap 0.5, beside them."""
+    """VOC2007's 11-point average precision of each class, and in `overall` the means by area and by COCO at IoU 0.5."""
 
     of_classes: Mapping[str, float]
     overall: Mapping[str, float]
@@ -75,12 +77,12 @@ class Precisions(Measured):
 
 
 def average_precision(found: Sequence[Detections], truth: Sequence[Objects], label: int) -> AveragePrecision:
-    """For one class, over all images. A class without objects has no precision: NaN."""
+    """Measure one class over all images; NaN for a class without objects."""
     objects = sum(int(((t.labels_M == label) & ~t.difficult_M).sum()) for t in truth)
     if not objects:
         return AveragePrecision(float("nan"), float("nan"), 0)
     scores: list[float] = []
-    hits: list[bool | None] = []  # None: on a difficult object, counts neither way
+    hits: list[bool | None] = []  # None: on a difficult object, counts as neither right nor wrong
     for image, known in zip(found, truth, strict=True):
         mine = image.labels_M == label
         there = known.labels_M == label
@@ -99,7 +101,10 @@ def _hits(
     truth_G4: npt.NDArray[np.float32],
     difficult_G: npt.NDArray[np.bool_],
 ) -> list[bool | None]:
-    """Of one image: best score first, each takes the object that it overlaps most; an object is found once."""
+    """Tell which boxes of one image are right (True), wrong (False), or on a difficult object (None).
+
+    Best score first, each box takes the object that it overlaps most; an object is found once.
+    """
     hits: list[bool | None] = [False] * len(boxes_M4)
     taken = np.zeros(len(truth_G4), dtype=bool)
     overlap_MG = overlaps(boxes_M4, truth_G4)
@@ -117,7 +122,7 @@ def _hits(
 
 
 def overlaps(a_M4: npt.NDArray[np.float32], b_G4: npt.NDArray[np.float32]) -> Floats:
-    """Intersection over union, in double precision: 0.5 is a borderline case that annotations do hit."""
+    """Give the intersection over union of each pair of boxes, in double precision: annotations do hit exactly 0.5."""
     a, b = a_M4.astype(np.float64)[:, None], b_G4.astype(np.float64)[None]
     sides = np.minimum(a[..., 2:], b[..., 2:]) - np.maximum(a[..., :2], b[..., :2])
     common = sides.clip(min=0).prod(axis=-1)
@@ -127,13 +132,13 @@ def overlaps(a_M4: npt.NDArray[np.float32], b_G4: npt.NDArray[np.float32]) -> Fl
 
 
 def _eleven_points(recall: Floats, precision: Floats) -> float:
-    """VOC2007: the mean over recalls 0, 0.1, ..., 1 of the best precision at that recall or more."""
+    """Average as VOC2007 does: over recalls 0, 0.1, ..., 1, the best precision at that recall or more."""
     points = [precision[recall >= tenth / 10 - 1e-12] for tenth in range(11)]
     return float(np.mean([part.max() if len(part) else 0.0 for part in points]))
 
 
 def _area(recall: Floats, precision: Floats) -> float:
-    """VOC2010: the area under the curve of the best precision at each recall or more."""
+    """Average as VOC2010 does: the area under the curve of the best precision at each recall or more."""
     envelope = np.maximum.accumulate(precision[::-1])[::-1]
     steps = np.diff(np.concatenate([[0.0], recall]))
     return float((steps * envelope).sum())

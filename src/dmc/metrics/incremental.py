@@ -1,4 +1,4 @@
-"""What is reported of a stream, all computed from what was measured after each group."""
+"""Class-incremental metrics, all computed from what was measured after each group."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import numpy.typing as npt
 from dmc.files import replacing
 
 Matrix = npt.NDArray[np.int64]
-Groups = Sequence[Sequence[str]]
+Groups = Sequence[Sequence[str]]  # the class names of each group
 
 
 class Measured(ABC):
-    """What a model scores on the classes so far, as fractions. A class that was not asked about has no score: NaN."""
+    """A model's scores on the classes so far, as fractions. A class on which it was not tested has NaN."""
 
-    file: ClassVar[str]  # in a group's folder, of which it is the last
+    file: ClassVar[str]  # its name in a group's folder; a group that has it is finished
 
     @property
     @abstractmethod
@@ -29,26 +29,29 @@ class Measured(ABC):
 
     @abstractmethod
     def of(self, names: Sequence[str]) -> float:
-        """The score of some classes together."""
+        """Give the score of some classes together."""
 
     @property
     def details(self) -> Mapping[str, float]:
-        """Give what else was measured, over all classes."""
+        """What else was measured over all classes, by name."""
         return {}
 
     @abstractmethod
-    def save(self, folder: Path) -> None: ...
+    def save(self, folder: Path) -> None:
+        """Write `file` into a group's folder."""
 
     @classmethod
     @abstractmethod
     def load(cls, folder: Path, names: Sequence[str]) -> Self:
-        """Read what was saved of these classes, in order of arrival."""
+        """Read what was saved; `names` are the classes in order of arrival."""
 
 
 @dataclass(frozen=True)
 class Confusion(Measured):
-    """`matrix[a, b]` counts test images of class a that are called b, both in order of arrival. Scores are top-1
-    accuracies; every class so far competes."""
+    """A confusion matrix: `matrix[a, b]` counts test images of class a that the model calls b.
+
+    Classes are in order of arrival. Scores are top-1 accuracies; every class so far competes.
+    """
 
     names: Sequence[str]
     matrix: Matrix
@@ -74,14 +77,14 @@ class Confusion(Measured):
 
 @dataclass(frozen=True)
 class StreamScores:
-    """Accuracies of classifiers, mean average precisions of detectors, as fractions.
+    """The scores of one cell: accuracies of classifiers, mean average precisions of detectors, as fractions.
 
     - `accuracy[i]`: over all classes so far, after group i.
     - `per_group[i][j]`: the same, of group j's classes alone; every class seen so far competes.
     - `average_incremental`: the mean of `accuracy` without the first group.
-    - `forgetting`: the mean over old groups of (best accuracy it ever had before the last group - accuracy now).
+    - `forgetting`: the mean over old groups of (its best accuracy before the last group - its accuracy at the end).
     - `old_new_gap`: mean accuracy of the old groups minus that of the last.
-    - `per_class`, `details`: of the model after the last group.
+    - `per_class`, `details`: the final model's scores of each class, and what else was measured.
     """
 
     classes: list[int]  # how many there are after each group
@@ -91,7 +94,7 @@ class StreamScores:
     details: Mapping[str, float] = field(default_factory=dict)
 
     def until(self, i: int) -> StreamScores:
-        """As it was after group i."""
+        """Give the scores as they were after group i."""
         return StreamScores(self.classes[: i + 1], self.accuracy[: i + 1], self.per_group[: i + 1])
 
     @property
@@ -110,11 +113,12 @@ class StreamScores:
 
     @property
     def old(self) -> float:
-        """Mean accuracy of all groups but the last, at the end."""
+        """The mean accuracy of all groups but the last, at the end."""
         return float(np.mean(self.per_group[-1][:-1] or self.per_group[-1]))
 
     @property
     def new(self) -> float:
+        """The accuracy of the last group, at the end."""
         return self.per_group[-1][-1]
 
     @property
@@ -122,18 +126,18 @@ class StreamScores:
         return self.old - self.new
 
     def intransigence(self, joint: StreamScores) -> float:
-        """Mean over later groups of (accuracy of the joint model on the newest group - this model's on it)."""
+        """Give the mean over groups after the first of (joint model's accuracy on the newest group - this model's)."""
         later = range(1, len(self.per_group))
         return float(np.mean([joint.per_group[i][i] - self.per_group[i][i] for i in later])) if later else 0.0
 
 
 def in_order_of_arrival(groups: Groups) -> tuple[str, ...]:
-    """A class may come again."""
+    """Name the classes of all groups once each, by first arrival; overlapping groups share some."""
     return tuple(dict.fromkeys(name for group in groups for name in group))
 
 
 def scores(after: Sequence[Measured], groups: Groups) -> StreamScores:
-    """Sum up what was measured after each group."""
+    """Compute the scores of a cell from what was measured after each group."""
     so_far = [in_order_of_arrival(groups[: i + 1]) for i in range(len(after))]
     return StreamScores(
         [len(names) for names in so_far],

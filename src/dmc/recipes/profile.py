@@ -1,4 +1,4 @@
-"""Profiles: the settings of a benchmark run, from YAML; unknown keys are errors."""
+"""Profiles: the settings of a benchmark run, read from YAML; an unknown setting is an error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import yaml
 from pydantic import Field
@@ -30,52 +30,51 @@ SECTIONS = ("specialist", "consolidation")
 
 
 class Profile(ClassifierDistillationConfig, DetectorDistillationConfig):
-    """How long and with what, for every kind of model: a consolidation's settings, and the benchmark's own.
+    """The settings of a benchmark run, for every kind of model: a distillation's, and the benchmark's own.
 
-    The defaults are the paper's.
+    The defaults are the paper's settings.
     """
-
-    whose: ClassVar[str] = "every kind of model"
 
     name: str
     arch: str = "cifar_resnet32"
-    weights: str | None = None  # where models begin: at random, imagenet, or a file
+    weights: str | None = None  # initial weights of models: random (None), imagenet, or a file
     scale: Scale = "none"
-    balance: bool = False  # of the student's blocks of outputs, on auxiliary images that are then not trained on
+    balance: bool = False  # scale the student's outputs for each teacher's classes, on auxiliary images held out for it
     size: int | None = Field(default=None, ge=1)  # of the images that models see; None: the preprocessing's
     preprocessing: Preprocessing | None = None  # None: what the architecture was designed for
-    classes: int | None = Field(default=None, ge=2)  # None: all of the stream's
-    overlap: int = Field(default=0, ge=0)  # classes that a group shares with the one before
-    data: str | None = None  # a data set with labels; None: the stream's own
-    groups: tuple[tuple[str, ...], ...] = ()  # of classes, in this order, of which a run's number is the seed
-    aux: str | None = None  # a data set's name or a place; None: what the stream has
-    aux_images: int | float | None = Field(default=None, gt=0)  # below 1: a share of them; None: all there are
-    new_arch: str | None = None  # of later groups' specialists; None: as the others
-    new_weights: str | None = None  # where those begin; None: as the others
-    new_epochs: int = Field(default=1, ge=1)  # times as many on a later group alone, which may have few images
+    classes: int | None = Field(default=None, ge=2)  # how many to learn; None: all of the stream's
+    overlap: int = Field(default=0, ge=0)  # how many classes a group shares with the one before
+    data: str | None = None  # name of a labeled data set; None: the stream's own
+    groups: tuple[tuple[str, ...], ...] = ()  # class names of each; an order is then only a seed; empty: by size
+    aux: str | None = None  # a data set's name, a folder or a file; None: the stream's own
+    aux_images: int | float | None = Field(default=None, gt=0)  # how many; below 1: a share of them; None: all
+    new_arch: str | None = None  # of later groups' specialists; None: `arch`
+    new_weights: str | None = None  # their initial weights; None: `weights`
+    new_epochs: int = Field(default=1, ge=1)  # factor on the epochs for later groups, which may have few images
     selection: Literal["random", "herding"] = "random"  # of DMC+'s exemplars
     specialist: Schedule = SPECIALIST
     consolidation: Schedule = CONSOLIDATION
 
     @property
     def task(self) -> VisionTask[Any]:
-        """The kind of models that are trained."""
+        """The kind of model that is trained."""
         return task_for("", self.arch)
 
     @property
     def network(self) -> NetworkChoice:
+        """The network of the first group's model."""
         return NetworkChoice(self.arch, self.size, initial(self.weights), "the profile's")
 
     @property
     def new_network(self) -> NetworkChoice:
-        """What a later group's specialist is."""
+        """The network of later groups' specialists."""
         weights = initial(self.new_weights or self.weights)
         return NetworkChoice(self.new_arch or self.arch, self.size, weights, "the profile's")
 
     @property
     def on_new_classes(self) -> Schedule:
-        """How to train on a later group alone."""
-        return self.specialist.changed({"epochs": self.new_epochs * self.specialist.epochs})
+        """The schedule for training on a later group alone."""
+        return self.specialist.changed({"epochs": self.specialist.epochs * self.new_epochs})
 
     def distillation(self, seed: int) -> ConsolidateConfig:
         """Give the settings of a consolidation."""
@@ -86,34 +85,37 @@ class Profile(ClassifierDistillationConfig, DetectorDistillationConfig):
 
     @property
     def differences(self) -> dict[str, Any]:
-        """All that is not the default."""
+        """All settings that are not the default."""
         return self.model_dump(mode="json", exclude_defaults=True)
 
     def with_room_for(self, group_size: int) -> Profile:
-        """Two whole groups, where the profile's number of classes leaves nothing to learn after the first one."""
+        """Give room for two whole groups, if the profile has fewer than two classes beyond the first group."""
         if self.classes is None or self.classes >= group_size + 2:
             return self
         return self.changed({"classes": 2 * group_size - self.overlap})
 
     def below(self, data_root: Path | None) -> Profile:
-        """With files of weights below the data root, where they are there."""
+        """Use files of weights below the data root, where such files exist."""
         named = {key: getattr(self, key) for key in ("weights", "new_weights")}
-        there = {key: data_root / file for key, file in named.items() if data_root and file}
-        return self.changed({key: str(path) for key, path in there.items() if path.is_file()})
+        paths = {key: data_root / file for key, file in named.items() if data_root and file}
+        return self.changed({key: str(path) for key, path in paths.items() if path.is_file()})
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The same, however the place of auxiliary images is written."""
+        """The settings that tell runs apart: the differences, with one spelling of the place of auxiliary images."""
         return self.differences | ({"aux": os.path.normpath(self.aux)} if self.aux else {})
 
 
 def initial(weights: str | None) -> str | None:
-    """Where a network begins; `random` is no place."""
+    """Give the initial weights of a network; None for `random`."""
     return None if weights == "random" else weights
 
 
 def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile:
-    """What the stream changes, then the profile, then these; a schedule's unnamed settings stay the paper's."""
+    """Load a profile: the stream's changes, then the profile's, then these.
+
+    Settings of a schedule that none of them names stay the paper's.
+    """
     profiles = read_recipes("profiles.yaml")
     require_known("profile", name, profiles)
     settings: dict[str, Any] = {}
@@ -127,7 +129,7 @@ def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile
             elif isinstance(value, Mapping):
                 schedules[key] |= value
             else:
-                raise DmcError(f"setting {key} has parts: write {key}.epochs=20, not {key}={value}")
+                raise DmcError(f"setting {key} has settings of its own: write {key}.epochs=20, not {key}={value}")
     task = task_for("", str(settings.get("arch", "")))
     task.consolidate_config.refuse_foreign(key for layer in changes for key in layer)
     for key, schedule in zip(SECTIONS, task.paper_schedules, strict=True):
@@ -139,7 +141,7 @@ def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile
 
 
 def parsed_settings(texts: Iterable[str]) -> dict[str, Any]:
-    """`loss=kd`, `consolidation.epochs=20` as changes to a profile."""
+    """Parse settings such as `loss=kd` and `consolidation.epochs=20` into changes to a profile."""
     changes: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -158,12 +160,13 @@ def parsed_settings(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def strength_for(method: str, group_size: int, default: float) -> float:
-    """The appendix's strength for the nearest group size."""
+    """Give the appendix's strength for the nearest group size; `default` if it has none for the method."""
     table: dict[int, float] = read_recipes("strengths.yaml").get(method, {})
     return float(table[min(table, key=lambda size: abs(size - group_size))]) if table else default
 
 
 @cache
 def read_recipes(name: str) -> Mapping[str, Any]:
+    """Read a YAML file of this folder."""
     content: dict[str, Any] = yaml.safe_load((files("dmc.recipes") / name).read_text(encoding="utf-8"))
     return content

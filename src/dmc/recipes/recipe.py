@@ -1,4 +1,4 @@
-"""Recipes: what to run for each table and figure of the paper, and what the paper found there."""
+"""Recipes: what to run for each table and figure of the paper, and the numbers that the paper published."""
 
 from __future__ import annotations
 
@@ -12,42 +12,43 @@ from pydantic import BaseModel, ConfigDict
 from dmc.errors import DmcError
 from dmc.recipes.profile import Profile, load_profile, read_recipes
 
-Changes = dict[str, Any]
+Changes = dict[str, Any]  # to a profile
 
 
 class Recipe(BaseModel):
-    """One table or figure. `settings`, `variants` and `rows` are changes to a profile."""
+    """A table or figure of the paper. `settings`, `variants` and `rows` hold changes to a profile."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     title: str
     source: str  # where in the paper
     stream: str = "icifar100"
-    group_sizes: tuple[int, ...] = ()  # none: the groups are given
-    methods: tuple[str, ...] = ()  # a row for each
-    rows: dict[str, Changes] = {}  # a row by its name: its `method`, and under which changes
-    settings: Changes = {}
-    variants: dict[str, Changes] = {}
-    in_turn: tuple[str, ...] = ()  # classes, each of which makes a variant in which it arrives after the others
-    orders: int = 5  # where the user does not say how many
-    figure: Literal["curves", "first-task", "confusion", "settings", "amount", "bars"] = "bars"  # of a table
+    group_sizes: tuple[int, ...] = ()  # empty: a profile names the groups
+    methods: tuple[str, ...] = ()  # each is a row
+    rows: dict[str, Changes] = {}  # further rows by name: the `method` of each, and its changes
+    settings: Changes = {}  # for all rows
+    variants: dict[str, Changes] = {}  # by label: settings to compare under
+    in_turn: tuple[str, ...] = ()  # classes; for each there is a variant in which it arrives after all the others
+    orders: int = 5  # unless the user says how many
+    figure: Literal["curves", "first-task", "confusion", "settings", "amount", "bars"] = "bars"  # for a table
     columns: tuple[str, ...] = ("average incremental", "final")
-    per_class: bool = False  # a column for each class, before the others; published numbers then have rows of their own
+    per_class: bool = False  # first a column for each class; published numbers are then rows of their own
     note: str = ""
-    profiles: dict[str, Changes] = {}
+    profiles: dict[str, Changes] = {}  # what a profile changes in the recipe itself
 
     def at(self, profile: str) -> Recipe:
-        """With what the profile changes."""
+        """Give the recipe as a profile changes it."""
         return self.model_validate(self.model_dump() | self.profiles.get(profile, {}))
 
     @property
     def all_variants(self) -> dict[str, Changes]:
+        """The changes of each variant, by label; one without a label if there are none."""
         turns = {name: {"groups": [[n for n in self.in_turn if n != name], [name]]} for name in self.in_turn}
         return self.variants | turns or {"": {}}
 
     @property
     def all_rows(self) -> dict[str, tuple[str, Changes]]:
-        """The method of each row, and its changes."""
+        """The method and the changes of each row, by name."""
         named = {
             row: (own["method"], {k: v for k, v in own.items() if k != "method"}) for row, own in self.rows.items()
         }
@@ -56,23 +57,26 @@ class Recipe(BaseModel):
 
 @dataclass(frozen=True)
 class Comparison:
-    """Methods under the same conditions."""
+    """Methods that are compared under the same settings."""
 
-    name: str  # of the setting, and where it has several comparisons, of the first row
+    name: str  # the setting's, and the first row's as well if that row has changes
     setting: str
     group_size: int
     profile: Profile
-    added: bool  # by the user, so that the paper has no number for it
-    rows: dict[str, str]  # the method of each
+    added: bool  # whether the user added it, so that the paper has no numbers for it
+    rows: dict[str, str]  # the method of each row
 
 
 def load_recipes() -> dict[str, Recipe]:
+    """Read all recipes."""
     return {name: Recipe.model_validate(content) for name, content in read_recipes("recipes.yaml").items()}
 
 
 def comparisons(recipe: Recipe, profile: str, also: Mapping[str, Changes]) -> list[Comparison]:
-    """Every group size with every variant, and with those that the user adds; in each, rows that differ in the method
-    alone are compared with each other."""
+    """List the comparisons of a recipe: every group size with every variant, `also` those that the user adds.
+
+    Rows with the same settings, whose methods alone differ, are one comparison.
+    """
     recipe = recipe.at(profile)
     found: dict[tuple[str, Profile], Comparison] = {}
     for size in recipe.group_sizes or (0,):
@@ -82,8 +86,8 @@ def comparisons(recipe: Recipe, profile: str, also: Mapping[str, Changes]) -> li
             for row, (method, own) in recipe.all_rows.items():
                 settings = load_profile(profile, recipe.stream, recipe.settings, changes, own)
                 name = _joined(setting, row if own else "")
-                alike = Comparison(name, setting, size, settings, label in also, {})
-                found.setdefault((setting, settings), alike).rows[row] = method
+                comparison = Comparison(name, setting, size, settings, label in also, {})
+                found.setdefault((setting, settings), comparison).rows[row] = method
     return list(found.values())
 
 
@@ -92,7 +96,7 @@ def _joined(*parts: str) -> str:
 
 
 def parsed_variants(texts: Iterable[str]) -> dict[str, Changes]:
-    """`My photos: {aux: photos/}` as one more variant."""
+    """Parse variants that a user adds, such as `My photos: {aux: photos/}`, into changes by label."""
     found: dict[str, Changes] = {}
     for text in texts:
         try:
@@ -106,7 +110,7 @@ def parsed_variants(texts: Iterable[str]) -> dict[str, Changes]:
 
 
 def published(name: str) -> list[dict[str, Any]]:
-    """The paper's numbers for a recipe, in %; empty where it shows a figure without any."""
+    """Give the paper's numbers for a recipe, in %; none where the paper has a figure without numbers."""
     rows: list[dict[str, Any]] = read_recipes("published.yaml").get(name, [])
     listed = ({k: v if isinstance(v, list | str) else [v] for k, v in row.items() if v is not None} for row in rows)
     return [{"setting": ""} | row for row in listed]

@@ -1,1 +1,1 @@
-"""What a person looks at: tables, pictures, and how they were made."""
+"""All output for people: tables, figures, drawings, and notes on how they were made."""

@@ -1,4 +1,4 @@
-"""The benchmark's table and figure, from whatever cells are finished."""
+"""The benchmark's table and figure, made from the cells that are finished."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ COLUMNS = ("final", "average incremental", "forgetting", "intransigence", "old -
 
 
 def report(bench: Bench, ran_as: str, command: str | None = None) -> tuple[dict[str, Any], str]:
-    """The comparison's numbers and its table; the table and the figure are left in its folder."""
+    """Write a comparison's table and figure into its folder; return its numbers and its table.
+
+    `ran_as` names the profile and its changes; `command` is what the user typed.
+    """
     summed = summary(collected(bench))
     if not summed:
         raise DmcError(f"no cell is finished; see {bench.folder}/order-*/METHOD/failed.txt")
@@ -33,7 +36,7 @@ def report(bench: Bench, ran_as: str, command: str | None = None) -> tuple[dict[
 
 
 def as_table(summed: dict[str, Any], title: str) -> str:
-    """Markdown, in %."""
+    """Format the summary as a table in Markdown, in %."""
     lines = [f"# {title}", "", "| method | orders | " + " | ".join(COLUMNS) + " |", "|---" * (len(COLUMNS) + 2) + "|"]
     for method, row in summed.items():
         cells = [cell(row[column]) for column in COLUMNS]
@@ -42,6 +45,7 @@ def as_table(summed: dict[str, Any], title: str) -> str:
 
 
 def cell(value: Spread | None, none: str = "-") -> str:
+    """Format a mean and its standard deviation in %; `none` where there is no mean."""
     if value is None or value["mean"] is None:
         return none
     spread = "" if value["std"] is None else f" ± {100 * value['std']:.1f}"
@@ -49,7 +53,7 @@ def cell(value: Spread | None, none: str = "-") -> str:
 
 
 def draw_curves(summed: dict[str, Any], title: str, path: Path, metric: str = "accuracy") -> None:
-    """Accuracy over all classes so far, against their number, of methods that answer for all of them."""
+    """Draw the accuracy on all classes so far against their number, for methods that are tested on all of them."""
     series = [
         Series(title_of(method), look_of(method), row["classes"], row["accuracy"], row["spread"])
         for method, row in summed.items()

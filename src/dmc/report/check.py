@@ -1,4 +1,4 @@
-"""What `check` found about a consolidation before it trains, as text."""
+"""The text of `dmc check`: what was found about a consolidation before it trains."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from dmc.tasks import task_named
 
 
 def as_text(found: dict[str, Any]) -> str:
+    """Word what `dmc.check` found."""
     task = task_named(found["task"])
     shape = task.size_as_text
     lines = [_network(f"teacher {i}", model, shape) for i, model in enumerate(found["teachers"], start=1)]
@@ -30,6 +31,7 @@ def as_text(found: dict[str, Any]) -> str:
 
 
 def _network(role: str, model: dict[str, Any], shape: Callable[[int], str]) -> str:
+    """Describe a teacher or the student; `shape` words an input size."""
     p = model["preprocessing"]
     names = model["classes"]
     shown = "; ".join(names[:8]) + ("; ..." if len(names) > 8 else "")

@@ -1,4 +1,4 @@
-"""The demo's picture: what each model was shown on the left, how well it does on the right."""
+"""The demo's picture: images that the models learned from on the left, their accuracies on the right."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ class Row:
 
 
 def draw(rows: Sequence[Row], shown: Sequence[Source], path: Path) -> None:
+    """Draw the demo's picture; `shown` are the images of specialist A, of B, and of their merger."""
     figure, plots = new_figure(1, 1 + len(PANELS), size=(2.6, 3.1), widths=(1.25, 1, 1, 1))
     _draw_sheet(plots[0], shown)
     bars = [
@@ -52,6 +53,7 @@ def draw(rows: Sequence[Row], shown: Sequence[Source], path: Path) -> None:
 
 
 def _draw_sheet(plot: Any, shown: Sequence[Source]) -> None:
+    """Draw 24 images of each source below each other."""
     strips = [np.concatenate([_tile(r.image) for r in islice(s.records(seed=1), 24)]) for s in shown]
     sheet = np.concatenate([_folded(strip) for strip in strips])
     plot.imshow(255 - sheet, cmap="gray", vmin=0, vmax=255)
@@ -63,11 +65,11 @@ def _draw_sheet(plot: Any, shown: Sequence[Source]) -> None:
 
 
 def _tile(image: object) -> np.ndarray:
-    """One 8x8 image with a margin."""
+    """Add a margin of one pixel to an 8x8 image."""
     return np.pad(np.asarray(image), 1)
 
 
 def _folded(column: np.ndarray) -> np.ndarray:
-    """A column of 24 tiles to three rows of eight, with room below."""
+    """Fold a column of 24 tiles into three rows of eight, with room above and below."""
     tiles = column.reshape(3, 8, 10, 10).transpose(0, 2, 1, 3).reshape(30, 80)
     return np.pad(tiles, ((2, 2), (0, 0)))

@@ -17,12 +17,12 @@ from dmc.models.detector import Detector
 from dmc.report.drawing import boxed
 from dmc.report.figures import FONT, new_figure, save
 
-SHOWN, LEAST = 8, 0.4
-INCHES, ENLARGED = 1.55, 4
+SHOWN, MIN_SCORE = 8, 0.4  # scenes, and the lowest score of a box
+INCHES, ENLARGED = 1.55, 4  # side of a scene in the figure, and how many times larger it is drawn
 
 
 def contact_sheet(models: Mapping[str, Detector], scenes: DetectionImages, path: Path) -> None:
-    """One row for each model, one column for each scene; a box has the colour of the answer."""
+    """Draw a row for each model and a column for each scene; a box has the colour of its class."""
     records = list(islice(scenes.records(seed=3), SHOWN))
     figure, plots = new_figure(rows=len(models), columns=SHOWN, size=(INCHES, INCHES))
     for row, (name, model) in enumerate(models.items()):
@@ -36,11 +36,11 @@ def contact_sheet(models: Mapping[str, Detector], scenes: DetectionImages, path:
 
 
 def _seen(model: Detector, record: Record, names: tuple[str, ...]) -> Image.Image:
-    """A scene with the model's answers, enlarged so that their names can be read."""
+    """Draw the model's finds into a scene, enlarged so that their names can be read."""
     with opened(record) as scene:
         image = scene.convert("RGB").resize((ENLARGED * scene.width, ENLARGED * scene.height))
     found = []
-    for sighting in detected(model, record, LEAST):
+    for sighting in detected(model, record, MIN_SCORE):
         left, top, right, bottom = (ENLARGED * edge for edge in sighting.box)
         found.append(replace(sighting, box=(left, top, right, bottom)))
     return boxed(image, found, names, text_size=round(image.width * FONT / 72 / INCHES))

@@ -1,4 +1,4 @@
-"""What a detector found, drawn into the picture, with names that do not cover each other."""
+"""Draw what a detector found into the picture, with names that do not cover each other."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ Size = tuple[float, float]  # width, height
 
 
 def drawn(path: str | Path, sightings: Sequence[DetectedObject], names: Sequence[str]) -> Image.Image:
-    """The picture with its boxes."""
+    """Read a picture and draw boxes with their names and scores into it."""
     with open_image(Path(path)) as stored:
         image = upright_rgb(stored, at_least=max(stored.size))
     return boxed(image, sightings, names, text_size=max(10, round(min(image.size) / 22)))
 
 
 def boxed(image: Image.Image, sightings: Sequence[DetectedObject], names: Sequence[str], text_size: int) -> Image.Image:
-    """The image, drawn into; `sightings` are the best first, and a class keeps its colour."""
+    """Draw boxes into an image and return it.
+
+    `sightings` are best first; `names` are all classes of the model, whose order decides the colours.
+    """
     pen = ImageDraw.Draw(image)
     font = ImageFont.load_default(text_size)
     colours = [COLOURS[names.index(sighting.name) % len(COLOURS)] for sighting in sightings]
@@ -32,15 +35,17 @@ def boxed(image: Image.Image, sightings: Sequence[DetectedObject], names: Sequen
     places = label_places([sighting.box for sighting in sightings], sizes, image.size)
     for sighting, colour in reversed(list(zip(sightings, colours, strict=True))):  # the best on top
         pen.rectangle(sighting.box, outline=colour, width=max(1, round(min(image.size) / 150)))
-    for text, colour, place in reversed(list(zip(texts, colours, places, strict=True))):  # no box crosses a name
+    for text, colour, place in reversed(list(zip(texts, colours, places, strict=True))):  # so no box crosses a name
         pen.rectangle(place, fill=colour)
         pen.text((place[0] + 2, place[1]), text, fill="white", font=font)
     return image
 
 
 def label_places(boxes: Sequence[Box], sizes: Sequence[Size], image: Size) -> list[Box]:
-    """A place within the image for each box's label: the first at one of its corners that covers no label before it,
-    or else the one that covers least of them."""
+    """Place each box's label at one of its corners, inside the image.
+
+    The first corner where it covers no earlier label is taken, or else the one where it covers least of them.
+    """
     taken: list[Box] = []
     for box, size in zip(boxes, sizes, strict=True):
         taken.append(min(_corners(box, size, image), key=lambda place: sum(_common(place, other) for other in taken)))
@@ -48,7 +53,11 @@ def label_places(boxes: Sequence[Box], sizes: Sequence[Size], image: Size) -> li
 
 
 def _corners(box: Box, size: Size, image: Size) -> list[Box]:
-    """At the left and right edge, then beside the box: above it, at its top, below it, at its bottom."""
+    """List the places for a label in order of preference.
+
+    They are at the left edge of the box, at its right edge, right of it, and left of it; at each of these, above the
+    box, at its top, below it, and at its bottom. All are moved into the image.
+    """
     (left, top, right, bottom), (wide, tall) = box, size
     corners = [
         (x, y) for x in (left, right - wide, right, left - wide) for y in (top - tall, top, bottom, bottom - tall)
@@ -58,7 +67,7 @@ def _corners(box: Box, size: Size, image: Size) -> list[Box]:
 
 
 def _common(one: Box, other: Box) -> float:
-    """The area that both cover."""
+    """Give the area that both boxes cover."""
     wide = min(one[2], other[2]) - max(one[0], other[0])
     tall = min(one[3], other[3]) - max(one[1], other[1])
     return max(0, wide) * max(0, tall)

@@ -1,4 +1,4 @@
-"""What all figures share: how a method looks in each of them, labels beside the lines, bars, axes and files."""
+"""What all figures share: each method's colour and style, labels beside the lines, bars, axes and files."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from zlib import crc32
 from dmc.extras import require_extra
 from dmc.files import replacing
 
-require_extra("bench", "matplotlib", "sklearn")  # here, where hours of training are not yet spent
-FONT = 8  # points, the smallest
-NAME, PITCH = FONT + 1, 1.4 * (FONT + 1)  # of a line's name, and from one to the next, in points
-LINES = {"-": "", "--": "//", ":": "..", "-.": "xx"}  # and the hatches of bars that stand for them
+require_extra("bench", "matplotlib", "sklearn")  # on import, before hours of training are spent
+FONT = 8  # the smallest, in points
+NAME, PITCH = FONT + 1, 1.4 * (FONT + 1)  # a line's name, and the distance from one to the next, in points
+LINES = {"-": "", "--": "//", ":": "..", "-.": "xx"}  # line styles, and the hatches that stand for them in bars
 MARKERS = "osD^vPX"
 
-# Okabe and Ito's colours, which the colour-blind can tell apart;
-# greys instead of black, which bars would be heavy in, and of yellow, which is pale on white.
+# Okabe and Ito's colours, which the colour-blind can tell apart. Greys replace black, which makes bars heavy, and
+# yellow, which is pale on white.
 VERMILLION, BLUE, SKY, GREEN = "#d55e00", "#0072b2", "#56b4e9", "#009e73"
 PURPLE, ORANGE, GREY, DARK = "#cc79a7", "#e69f00", "#888888", "#444444"
-# Tol's "muted", for all that is not one of the methods below.
+# Tol's "muted" colours, for all but the methods below.
 OTHERS = ("#332288", "#44aa99", "#882255", "#999933", "#aa4499", "#117733", "#cc6677", "#88ccee")
 
 
@@ -40,13 +40,13 @@ class Look:
         return LINES[self.line]
 
     def variant(self, i: int) -> Look:
-        """The same method under its i-th setting: the next line style, and when they are used up the next marker."""
+        """Give the look of the same method under its i-th setting: another line style, or marker if styles run out."""
         lines = list(LINES)
         marker = MARKERS[(MARKERS.index(self.marker) + i // len(lines)) % len(MARKERS)]
         return replace(self, line=lines[(lines.index(self.line) + i) % len(lines)], marker=marker)
 
 
-# A colour has at most two methods, with different lines and markers.
+# At most two methods have the same colour; their line styles and markers differ.
 LOOKS = {
     "dmc": Look(VERMILLION, strong=True),
     "dmc+": Look(VERMILLION, "--", "s"),
@@ -68,29 +68,29 @@ LOOKS = {
 
 
 def look_of(method: str) -> Look:
-    """The same in every figure; a user's own method has one that only its name decides."""
+    """Give the look of a method, the same in every figure; that of a user's own method depends on its name alone."""
     number = crc32(method.encode())
     return LOOKS.get(method) or Look(OTHERS[number % len(OTHERS)], "-.", MARKERS[number // len(OTHERS) % len(MARKERS)])
 
 
 def setting_look(i: int) -> Look:
-    """The i-th of things that are compared and are no methods."""
+    """Give the look of the i-th setting, where settings are compared and not methods."""
     return Look(OTHERS[i % len(OTHERS)], marker=MARKERS[i % len(MARKERS)]).variant(i // len(OTHERS))
 
 
 @dataclass(frozen=True)
 class Series:
-    """A line in a figure; values are fractions."""
+    """A line in a figure; values of y are fractions."""
 
     label: str
     look: Look
     x: Sequence[float]
     y: Sequence[float]
-    spread: Sequence[float] = ()  # standard deviations over orders, NaN where there is none
+    spread: Sequence[float] = ()  # standard deviations over orders, NaN where unknown; empty: no band
 
 
 class Bar(NamedTuple):
-    """A mean in %, and what is known beside it."""
+    """A mean with its standard deviation and the paper's number, in %; None where unknown."""
 
     mean: float
     std: float | None = None
@@ -98,6 +98,7 @@ class Bar(NamedTuple):
 
     @property
     def reach(self) -> float:
+        """The right end of all that is drawn."""
         return max(self.mean + (self.std or 0), self.published or 0)
 
 
@@ -113,9 +114,10 @@ class BarRow:
 def new_figure(
     rows: int, columns: int, size: tuple[float, float], widths: Sequence[float] | None = None
 ) -> tuple[Any, Sequence[Any]]:
-    """A figure and its plots; `size` is a plot's, in inches, `widths` are columns' shares, equal if none are given.
+    """Make a figure and its plots; `size` is a plot's, in inches; `widths` are the columns' shares, None: equal.
 
-    pyplot would change the backend of a notebook."""
+    This goes without pyplot, which would change the backend of a notebook.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(size[0] * columns, size[1] * rows), layout="constrained", dpi=130)
@@ -123,7 +125,7 @@ def new_figure(
 
 
 def save(figure: Any, path: Path) -> None:
-    """Write a PNG, and beside it an SVG, which is the same file each time."""
+    """Write a PNG, and beside it an SVG; the same figure gives the same SVG, byte for byte."""
     from matplotlib import rc_context
 
     with replacing(path) as temporary:
@@ -154,7 +156,7 @@ def draw_lines(series: Sequence[Series], x_label: str, y_label: str, title: str,
 
 
 def _draw_line(axes: Any, line: Series) -> None:
-    """Draw it, the strong one on top; a band is the mean ± standard deviation."""
+    """Draw a line, the strong one on top, and its band, mean ± standard deviation."""
     look = line.look
     axes.plot(
         line.x,
@@ -172,16 +174,17 @@ def _draw_line(axes: Any, line: Series) -> None:
 
 
 def _band(line: Series) -> list[tuple[float, float]]:
+    """Give mean ± standard deviation at each x, in %."""
     return [(100 * (y - std), 100 * (y + std)) for y, std in zip(line.y, line.spread, strict=True)]
 
 
 def _fit_height(axes: Any, series: Sequence[Series]) -> None:
-    """Begin at the round number below all that is drawn, end at the one above it, and leave room for the markers."""
+    """Let the y axis begin at a round number below all values, end at one above them, and leave room for markers."""
     from matplotlib.ticker import MaxNLocator
 
     drawn = [100 * y for line in series for y in line.y]
     drawn += [edge for line in series if line.spread for edges in _band(line) for edge in edges if not isnan(edge)]
-    inside = [min(max(value, 0), 100) for value in drawn]  # mean ± standard deviation may be no accuracy
+    inside = [min(max(value, 0), 100) for value in drawn]  # a band may lie below 0% or above 100%
     low = floor(min([*inside, 99]))
     ticks = MaxNLocator(nbins=8, steps=[1, 2, 5, 10]).tick_values(low, max(low + 1, *inside))
     margin = 0.02 * (ticks[-1] - ticks[0])
@@ -190,7 +193,7 @@ def _fit_height(axes: Any, series: Sequence[Series]) -> None:
 
 
 def _tidy(axes: Any) -> None:
-    """Put a pale grid behind all, and leave out the frame's other half."""
+    """Draw a pale grid behind all, and leave out the frame's top and right."""
     axes.set_axisbelow(True)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
@@ -198,10 +201,10 @@ def _tidy(axes: Any) -> None:
 
 
 def _name_ends(figure: Any, axes: Any, series: Sequence[Series]) -> None:
-    """Put names in a column on the right, each as near to the end of its line as the others let it."""
+    """Write the lines' names in a column on the right, each as near to the end of its line as the others allow."""
     ordered = sorted(series, key=lambda line: line.y[-1])
     names = [_name_end(axes, line) for line in ordered]
-    figure.draw_without_rendering()  # lays out, and so says how high the axes are
+    figure.draw_without_rendering()  # lays the figure out, so that the height of the axes is known
     low, high = axes.get_ylim()
     gap = PITCH / 72 * figure.dpi / axes.bbox.height * (high - low)
     for name, y in zip(names, apart([100 * line.y[-1] for line in ordered], gap, low, high), strict=True):
@@ -209,7 +212,7 @@ def _name_ends(figure: Any, axes: Any, series: Sequence[Series]) -> None:
 
 
 def _name_end(axes: Any, line: Series) -> Any:
-    """Write right of the axes, at the line's height, with a thin line that leads there."""
+    """Write a line's name right of the axes, at the line's height, with a thin line that leads to it."""
     return axes.annotate(
         line.label,
         (line.x[-1], 100 * line.y[-1]),
@@ -226,17 +229,17 @@ def _name_end(axes: Any, line: Series) -> Any:
 
 
 def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """The nearest to those wanted, which ascend, that are a gap from each other, and within bounds if they fit."""
+    """Move ascending heights as little as possible, until they are a gap apart, and within bounds if they fit there."""
     from sklearn.isotonic import isotonic_regression
 
     steps = [i * gap for i in range(len(wanted))]
-    least = [place - step for place, step in zip(wanted, steps, strict=True)]
-    starts = isotonic_regression(least, y_min=low, y_max=max(low, high - steps[-1]))
+    wanted_starts = [place - step for place, step in zip(wanted, steps, strict=True)]
+    starts = isotonic_regression(wanted_starts, y_min=low, y_max=max(low, high - steps[-1]))
     return [float(start) + step for start, step in zip(starts, steps, strict=True)]
 
 
 def draw_bars(plots: Sequence[Any], panels: Sequence[str], rows: Sequence[BarRow]) -> None:
-    """Draw a panel for each column of a table, with a bar for each of its rows, named once on the left."""
+    """Draw a panel for each column of a table, with a bar for each row; rows are named once, on the left."""
     from matplotlib.ticker import MaxNLocator
 
     reach = max([1, *(bar.reach for row in rows for bar in row.bars.values())])
@@ -247,7 +250,7 @@ def draw_bars(plots: Sequence[Any], panels: Sequence[str], rows: Sequence[BarRow
         plot.set_yticks(range(len(rows)), labels=[row.label for row in rows])
         plot.set_ylim(len(rows) - 0.4, -0.6)
         inches = plot.get_position().width * plot.figure.get_figwidth()
-        plot.set_xlim(0, reach * inches / (inches - 0.3))  # with room for a number
+        plot.set_xlim(0, reach * inches / (inches - 0.3))  # with room for the number
         plot.set_xticks([x for x in MaxNLocator(5, steps=[1, 2, 5, 10]).tick_values(0, reach) if x <= 1.02 * reach])
         plot.set_title(panel, fontsize=FONT + 2)
         _tidy(plot)
@@ -256,14 +259,14 @@ def draw_bars(plots: Sequence[Any], panels: Sequence[str], rows: Sequence[BarRow
 
 
 def _draw_bar(plot: Any, y: int, look: Look, bar: Bar) -> None:
-    """Draw it with its number; a black stroke is what the paper has there."""
+    """Draw a bar with its number; a black stroke marks the paper's number."""
     from matplotlib.patheffects import withStroke
 
     plot.barh(y, bar.mean, 0.72, color=look.colour, hatch=look.hatch, edgecolor="white", linewidth=0)
     if bar.std is not None:
         plot.errorbar(bar.mean, y, xerr=bar.std, color="#444444", capsize=2, linewidth=1)
     if bar.published is not None:
-        outlined = [withStroke(linewidth=4, foreground="white")]  # a bar may be black
+        outlined = [withStroke(linewidth=4, foreground="white")]  # so that it shows on a dark bar
         plot.vlines(bar.published, y - 0.36, y + 0.36, color="black", linewidth=2, path_effects=outlined)
     plot.annotate(f"{bar.mean:.1f}", (bar.reach, y), xytext=(4, 0), textcoords="offset points", va="center",
                   fontsize=FONT)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a model answers about single images, as data, as text, and drawn."""
+"""A model's answers about single images, as data, as text, and drawn."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from dmc.tasks import VisionTask
 
 
 class Shown(NamedTuple):
-    """Images that cannot be read are in the data, and not in the text: the log has told."""
+    """Answers as data and as text. Images that cannot be read are only in the data: the log has named them."""
 
     data: list[dict[str, Any]]
     text: str
 
     @property
     def failed(self) -> bool:
+        """Whether some image could not be read."""
         return any("error" in entry for entry in self.data)
 
 
 def predictions(
     task: VisionTask[Any], model: Model, images: Sequence[str], config: PredictConfig, draw: Path | None
 ) -> Shown:
-    """Ask a model about image files and folders; `draw` is a folder for pictures with boxes in them."""
+    """Ask a model about image files and folders; `draw` is a folder for pictures with boxes, None: draw none."""
     records = pictures(images)
     names = [record.name for record in records]
     if draw is not None and not task.finds_boxes:
@@ -51,13 +52,13 @@ def predictions(
 
 
 def _places(draw: Path, images: Sequence[str]) -> list[Path]:
-    """Give each image its drawing, which must not overwrite another one, or a picture that was given."""
+    """Give the path of each image's drawing; refuse one that would overwrite another drawing or a given picture."""
     if draw.is_file():
         raise DmcError(f"{draw} is a file; give a folder to draw to")
     places = [draw / f"{Path(image).stem}.png" for image in images]
     twice = [place for place, count in Counter(places).items() if count > 1]
     if twice:
-        raise DmcError(f"two of the images are called {twice[0].stem}, and both would be drawn as {twice[0].name}")
+        raise DmcError(f"two of the images are named {twice[0].stem}, and both would be drawn as {twice[0].name}")
     given = {Path(image).resolve() for image in images}
     lost = [place for place in places if place.resolve() in given]
     if lost:

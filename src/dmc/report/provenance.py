@@ -1,4 +1,4 @@
-"""How a table was made, in three lines below it: enough to make it again."""
+"""Notes below a table on how it was made, with all that is needed to make it again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Made = Mapping[str, Any]  # what `dmc.training.run_folder.made` gives
 
 
 def caution(profile: str) -> str:
-    """What a table that was not made at the paper's settings says below itself; empty for one that was."""
+    """Word the caution below a table that was not made at the paper's settings; empty for one that was."""
     if profile == "smoke":
         return "\n\nMade with the profile `smoke`: its numbers only show that everything runs, and mean nothing."
     if profile == "paper":
@@ -18,7 +18,10 @@ def caution(profile: str) -> str:
 
 
 def footnote(rows: Mapping[str, Sequence[Made]], command: str | None = None) -> str:
-    """The command if there was one, what it ran with, and the minutes of each row, whose parts were made one by one."""
+    """Word the note below a table: the command, if given, the versions it ran with, and the minutes of each row.
+
+    `rows` holds, for each row, how each of its parts was made.
+    """
     parts = [part for made in rows.values() for part in made]
     ran_with = [
         f"{what} {', '.join(sorted({str(part[what]) for part in parts if what in part}))}"

@@ -32,18 +32,21 @@ from dmc.report.figures import (
 )
 from dmc.report.provenance import caution
 
-Lines = tuple[list[str], list[list[str]]]  # what stands above the columns, and in each line
+Lines = tuple[list[str], list[list[str]]]  # the heads of the columns, and the cells of each line
 
 
 def report(job: Reproduction, rows: Sequence[Row]) -> str:
-    """Draws the recipe's figure, gives its table."""
+    """Draw the recipe's figure; return its table."""
     benches = {name: bench for name, bench in job.benches().items() if bench.folder.exists()}
     draw(job, benches, rows, job.folder / f"{job.name}-{job.profile}.png")
     return as_table(job, rows)
 
 
 def as_table(job: Reproduction, rows: Sequence[Row]) -> str:
-    """Markdown, in %; published numbers stand beside the measured, or below where there is a column for each class."""
+    """Format a table in Markdown, in %.
+
+    Published numbers are beside the measured ones, or below them where there is a column for each class.
+    """
     heads, lines = with_classes(job, rows) if job.recipe.per_class else beside_published(job, rows)
     settings = any(row["setting"] for row in rows)
     shown = [cells if settings else cells[1:] for cells in (["setting", "row", *heads], *lines)]
@@ -58,7 +61,7 @@ def as_table(job: Reproduction, rows: Sequence[Row]) -> str:
 
 
 def beside_published(job: Reproduction, rows: Sequence[Row]) -> Lines:
-    """A column of the paper's beside each in which it has numbers."""
+    """Make the table with a column of published numbers beside each column for which the paper has some."""
     known = {column for row in rows for column in row["published"]}
     heads, lines = ["orders"], [[row["setting"], row["row"], str(row["orders"])] for row in rows]
     for column in job.recipe.columns:
@@ -70,7 +73,7 @@ def beside_published(job: Reproduction, rows: Sequence[Row]) -> Lines:
 
 
 def with_classes(job: Reproduction, rows: Sequence[Row]) -> Lines:
-    """A column for each class; below a row that the paper has, too, its numbers."""
+    """Make the table with a column for each class, and the paper's numbers in a line below each row that it has."""
     groups = [group for comparison in job.comparisons().values() for group in comparison.profile.groups]
     classes, columns = in_order_of_arrival(groups), job.recipe.columns
     lines = []
@@ -90,7 +93,7 @@ def _published(value: Sequence[float] | None) -> str:
 
 
 def as_list(recipes: Mapping[str, Mapping[str, Any]]) -> str:
-    """All recipes, and the data that they need."""
+    """List all recipes and the data that they need."""
     lines = []
     data: dict[str, Mapping[str, str]] = {}
     for name, recipe in recipes.items():
@@ -98,13 +101,13 @@ def as_list(recipes: Mapping[str, Mapping[str, Any]]) -> str:
         sizes = ", ".join(map(str, recipe["group sizes"]))
         lines += [f"{name:<17} {recipe['title']}, g = {sizes}; needs {', '.join(recipe['data'])}"]
         lines += [f"{'':<17} {recipe['source']}"]
-    lines += ["", "data, below the data root (what can be had without a login can be downloaded):"]
+    lines += ["", "data, below the data root (what needs no login can be downloaded):"]
     lines += [f"  {name:<14} {about['what']}; {about['size']}, {about['from']}" for name, about in data.items()]
     return "\n".join(lines)
 
 
 def draw(job: Reproduction, benches: Mapping[str, Bench], rows: Sequence[Row], path: Path) -> None:
-    """The recipe's figure, if something is finished."""
+    """Draw the recipe's figure, if there are rows to draw."""
     title, metric = f"{job.recipe.title} (profile {job.profile})", job.metric
     if not rows:
         return
@@ -127,14 +130,17 @@ def draw(job: Reproduction, benches: Mapping[str, Bench], rows: Sequence[Row], p
 
 
 def _labels(rows: Sequence[Row]) -> list[str]:
-    """What tells rows apart: the method, the setting, or both."""
+    """Label rows by what tells them apart: the method, the setting, or both."""
     parts = [key for key in ("row", "setting") if len({row[key] for row in rows}) > 1] or ["row"]
     return [", ".join(row[key] for key in parts) for row in rows]
 
 
 def _looks(rows: Sequence[Row]) -> list[Look]:
-    """Methods look as everywhere, under several settings in variants of it; settings of one method have their own
-    colours."""
+    """Give each row its look.
+
+    A method looks as in every figure, and has a variant of that for each setting; if there is only one method, each
+    setting has a colour of its own.
+    """
     settings = list(dict.fromkeys(row["setting"] for row in rows))
     only_settings = len(settings) > 1 and len({row["row"] for row in rows}) == 1
     return [
@@ -144,7 +150,7 @@ def _looks(rows: Sequence[Row]) -> list[Look]:
 
 
 def _draw_bars(columns: Sequence[str], rows: Sequence[Row], metric: str, title: str, path: Path) -> None:
-    """A table's accuracies; a black stroke is what the paper has there."""
+    """Draw a table as bars; a black stroke marks the paper's number."""
     bars = [
         BarRow(label, look, {column: _bar(row, column) for column in columns if cell(row.get(column), none="")})
         for label, look, row in zip(_labels(rows), _looks(rows), rows, strict=True)
@@ -163,7 +169,7 @@ def _bar(row: Row, column: str) -> Bar:
 
 
 def _by_amount(benches: Mapping[str, Bench], rows: Sequence[Row]) -> list[Series]:
-    """A line for each method and group size."""
+    """Make a line over the amounts of auxiliary images for each method and group size."""
     lines: dict[tuple[str, str, int], list[tuple[float, Any]]] = {}
     for row in rows:
         bench = benches[row["setting"]]
@@ -182,19 +188,21 @@ def _by_amount(benches: Mapping[str, Bench], rows: Sequence[Row]) -> list[Series
 
 
 def _sized(method: str, size: int, benches: Mapping[str, Bench]) -> Look:
-    """The method's colour, and the group size's line."""
+    """Give a method's colour with the line style of a group size."""
     return look_of(method).variant(sorted({bench.group_size for bench in benches.values()}).index(size))
 
 
 def _stds(values: Sequence[Spread]) -> list[float]:
-    """Empty where one order tells of no spread, NaN where it does not of a single value."""
+    """Give the standard deviations, NaN where a value has none; an empty list if no value has one."""
     stds = [value["std"] for value in values]
     return [] if all(std is None for std in stds) else [nan if std is None else std for std in stds]
 
 
 def lwf_lines(job: Reproduction, benches: Mapping[str, Bench]) -> list[Series]:
-    """LwF, which looks at no auxiliary image, as the paper draws it beside: from the comparison of all methods with the
-    same groups, where the folder has it."""
+    """Make level lines for LwF, which uses no auxiliary images, as in the paper's figure.
+
+    Its accuracies come from the recipe that compares all methods on the same groups, if the folder has its cells.
+    """
     amounts = sorted({bench.profile.aux_images or 0 for bench in benches.values()})
     found: dict[str, Series] = {}
     lengths = {bench.group_size: len(bench.groups(0)) for bench in benches.values() if bench.groups(0)}
@@ -212,7 +220,7 @@ def lwf_lines(job: Reproduction, benches: Mapping[str, Bench]) -> list[Series]:
 
 
 def _draw_confusions(job: Reproduction, benches: Mapping[str, Bench], title: str, path: Path) -> None:
-    """After the last group, summed over orders: log(1 + % of a class's images)."""
+    """Draw confusion matrices after the last group, summed over orders, as log(1 + % of a class's images)."""
     panels: dict[str, Any] = {}
     for name, bench in benches.items():
         last = len(bench.groups(bench.orders()[0])) - 1
