@@ -16,7 +16,7 @@ from dmc.api import evaluate
 from dmc.choices import NetworkChoice
 from dmc.config import RunConfig, Schedule
 from dmc.data.open import open_labeled
-from dmc.merging import Merge
+from dmc.jobs import Merge
 from dmc.tasks.classification import Classification
 from dmc.training.run_folder import Run
 from tests.conftest import Answer, load_specialist, tiny, write_images

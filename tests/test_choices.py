@@ -17,7 +17,7 @@ from dmc.data.open import open_images, open_labeled
 from dmc.data.preprocess import Preprocessing
 from dmc.data.readers import ArrayImages
 from dmc.errors import DmcError
-from dmc.merging import student_for
+from dmc.jobs import student_for
 from dmc.models.specialist import Specialist
 from dmc.tasks import task_for, task_of
 from dmc.tasks.classification import Classification

@@ -24,7 +24,7 @@ ALL = ("faster_coco_eval", "matplotlib", "scipy", "skimage", "sklearn")
 def test_what_is_missing_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ALL:
         monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(DmcError, match=r"^not installed: sklearn; pip install 'deep-model-consolidation\[demo\]'$"):
+    with pytest.raises(DmcError, match=r"^not installed: sklearn; pip install 'deep-model-consolidation\[bench\]'$"):
         digits(0, test=False)
     with pytest.raises(DmcError, match=r"^not installed: scipy; pip install 'deep-model-consolidation\[bench\]'$"):
         svhn([Path("train_32x32.mat")])

@@ -27,6 +27,7 @@ RUNS = {  # in the order in which they build on each other; the folders that eac
     "train retinanet y": ["retinanety"],
     "consolidate retinanet": ["retinanet"],
     "train fcos x": ["fcosx"],
+    "train ssd x": ["ssdx"],
 }
 
 
@@ -44,3 +45,14 @@ def test_losses_are_what_they_were(dmc: Callable[..., Answer], here: Path) -> No
         for folder in folders:
             lines = (here / folder / "metrics.jsonl").read_text().splitlines()
             assert [json.loads(line)["loss"] for line in lines] == pytest.approx(GOLDEN[folder], rel=1e-3), name
+
+
+def test_losses_of_the_benchmark_are_what_they_were(dmc: Callable[..., Answer], here: Path) -> None:
+    """The first model, specialists, DMC and LwF."""
+    said = dmc(*commands()["bench"], "--methods", "dmc,lwf")
+    assert said.code == 0, said.err
+    runs = [name for name in GOLDEN if name.startswith("bench/")]
+    assert len(runs) == 7
+    for name in runs:
+        lines = (here / name / "metrics.jsonl").read_text().splitlines()
+        assert [json.loads(line)["loss"] for line in lines] == pytest.approx(GOLDEN[name], rel=1e-3), name

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Unpack, overload
 
-from dmc.choices import NetworkChoice, ResumedRun, schedule_for, timed
+from dmc.choices import ResumedRun
 from dmc.classes import listed
-from dmc.config import LearnConfig, Length, NetworkConfig, Output, RunConfig
+from dmc.config import LearnConfig, Length, Output, RunConfig
 from dmc.consolidation import Images
 from dmc.data.decode import DecodeError
 from dmc.data.pictures import Picture, pictures
@@ -26,16 +25,14 @@ from dmc.errors import DmcError
 from dmc.evaluation.classification import Evaluation
 from dmc.evaluation.detection import DetectedObject, DetectionEvaluation
 from dmc.files import require_free
+from dmc.jobs import LabeledTraining, Merge
 from dmc.keywords import CheckKeywords, ConsolidateKeywords, LearnKeywords, PredictKeywords, TrainKeywords
-from dmc.merging import Merge
 from dmc.models import load as loading
 from dmc.models.detector import Detector
 from dmc.models.model import AnyModel, Model, require
 from dmc.models.specialist import Specialist
 from dmc.tasks import task_for, task_of
-from dmc.tasks.base import Place, Result, VisionTask
-from dmc.training.held_out import HeldOut
-from dmc.training.labeled import fit_labeled, training_speed
+from dmc.tasks.base import Place, Result
 
 log = logging.getLogger("dmc")
 Given = Model | str | Path  # a model, or where to load it from
@@ -122,42 +119,6 @@ def train(
     model = task.untrained(source, network, preprocessing, config.output, config.seed)
     training = LabeledTraining(task, source, held_out, network, length, config, str(network))
     return training.run(model, out, how)
-
-
-@dataclass(frozen=True)
-class LabeledTraining:
-    """Labeled data, and the settings for training a network on it."""
-
-    task: VisionTask[Any]
-    source: Source
-    held_out: HeldOut[Any]
-    network: NetworkChoice
-    length: Length
-    config: NetworkConfig
-    what: str  # names the network in the log line that announces the training
-
-    def run(self, model: Model, out: str | Path | None, how: RunConfig) -> Model:
-        """Train the model for the given length, or for one that suits the number of images."""
-        images, begun = len(self.source), ResumedRun.in_folder(out, how.resume)
-        usual = self.task.supervised_schedules(images, pretrained=self.network.weights is not None)
-        schedule = schedule_for(self.length, *usual, begun)
-        objective = self.task.supervised(model, self.source.classes)
-        if not begun:
-            speed = training_speed(objective, model, self.source, schedule.batch_size)
-            schedule = timed(self.length, schedule, images, speed, self.what)
-        trained: Model = fit_labeled(
-            model,
-            self.source,
-            objective,
-            schedule,
-            seed=self.config.seed,
-            memory=self.config.memory_bytes,
-            out=out,
-            how=how,
-            settings={"weights": self.network.weights},
-            held_out=self.held_out,
-        )
-        return trained
 
 
 @overload

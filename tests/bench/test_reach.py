@@ -16,6 +16,7 @@ from dmc.bench.streams import open_stream
 from dmc.data.open import open_labeled
 from dmc.data.sources import Source
 from dmc.methods import Learned, Lesson, Method, methods_named
+from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile
 from tests.conftest import write_images
 
@@ -105,7 +106,7 @@ def test_old_data_is_out_of_reach(bench: Bench, method: Spy) -> None:
 
 def test_only_the_oracle_sees_everything(bench: Bench) -> None:
     stream = bench.open(0, with_aux=True)
-    for method in methods_named("all", "classifier"):
+    for method in methods_named("all", Specialist):
         lesson = bench.lesson(stream, method, order=0, i=2)
         expected = stream.so_far(2) if method.name == "oracle" else stream.groups[2]
         assert set(lesson.data.classes) == set(expected)

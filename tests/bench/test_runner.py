@@ -34,7 +34,7 @@ def test_every_method_goes_through_three_groups(dmc: Dmc, tmp_path: Path) -> Non
     said = dmc(*command, "--json")
     assert said.code == 0, said.err
     found = json.loads(said.out)
-    everyone = methods_named("all", "classifier")
+    everyone = methods_named("all", Specialist)
     assert set(found) == {method.name for method in everyone}
     assert {row["profile"] for row in found.values()} == {"smoke"}
     for name, row in found.items():
@@ -214,7 +214,7 @@ def test_a_class_that_cannot_be_tested(dmc: Dmc, tmp_path: Path) -> None:
 
 
 def test_the_first_group_is_watched_for_every_method() -> None:
-    found = {tracker.prefix for tracker in every_tracker(tiny("ab").module, "classifier")}
+    found = {tracker.prefix for tracker in every_tracker(tiny("ab").module, Specialist)}
     assert found == {"fisher", "walk", "path"}
 
 

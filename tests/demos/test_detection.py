@@ -18,7 +18,7 @@ from tests.conftest import Answer
 def test_boxes_fit_tightly_around_the_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a grey wall, what differs clearly from the wall is the digit."""
     monkeypatch.setattr("dmc.bench.digit_scenes._background", lambda _: Image.new("RGB", (SIDE, SIDE), (115, 115, 115)))
-    scenes = digit_scenes(60, "38", seed=4).scenes
+    scenes = digit_scenes(60, "38", seed=4).images
     assert set(np.concatenate([scene.objects.labels_M for scene in scenes])) == {0, 1}
     alone = [scene for scene in scenes if len(scene.objects.labels_M) == 1]
     assert len(alone) > 10
@@ -32,7 +32,7 @@ def test_boxes_fit_tightly_around_the_digits(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_scenes_are_a_function_of_the_seed_and_test_digits_are_others() -> None:
     def images(*arguments: int, test: bool = False) -> list[bytes]:
-        scenes = digit_scenes(arguments[0], "01", arguments[1], test).scenes
+        scenes = digit_scenes(arguments[0], "01", arguments[1], test).images
         return [np.asarray(scene.image).tobytes() for scene in scenes]
 
     assert images(5, 1) == images(5, 1)

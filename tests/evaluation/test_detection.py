@@ -79,7 +79,7 @@ def test_a_class_that_the_scenes_do_not_show_has_no_precision() -> None:
 def test_classes_of_scenes_are_renamed_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """The detector has one class for two kinds of cats; where there is only a dog, its cat is a false alarm."""
     caplog.set_level("INFO", logger="dmc")
-    one_each = [(scenes(1, 0).scenes[0], np.array([label])) for label in (0, 1, 1, 2)]
+    one_each = [(scenes(1, 0).images[0], np.array([label])) for label in (0, 1, 1, 2)]
     pets = DetectionImages(
         "pets",
         ["Tabby", "Persian", "dog"],

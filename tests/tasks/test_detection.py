@@ -35,7 +35,7 @@ from dmc.metrics.average_precision import Detections
 from dmc.models.detector import MIN_SCORE, Detector, nms
 from dmc.models.pyramids import IMAGENET
 from dmc.tasks.detector_consolidation import DetectionDistillation, DetectorConsolidation
-from dmc.training.detection import Detection
+from dmc.training.detection import DetectionLoss
 from dmc.training.loop import Objective
 from tests.conftest import Answer, load_detector, tiny
 from tests.detectors import TINY, untrained
@@ -128,7 +128,7 @@ def test_an_interrupted_run_ends_with_the_same_weights_bit_for_bit(
     usual: dict[str, Any] = {"size": 64, "weights": None, "schedule": schedule, "resume": True, "checkpoint_every": 0}
     teachers = [untrained("ab"), untrained("c", seed=1)]
     runs: dict[type[Objective], Callable[[Path], Any]] = {
-        Detection: lambda out: dmc.train(squares, out, arch=TINY, **usual),
+        DetectionLoss: lambda out: dmc.train(squares, out, arch=TINY, **usual),
         DetectionDistillation: lambda out: dmc.consolidate(teachers, unlabeled, out, **usual),
     }
     for task, run in runs.items():

@@ -21,7 +21,7 @@ LETTER_FONTS = ("DejaVuSans", "DejaVuSerif", "DejaVuSansMono", "STIXGeneral", "c
 
 def digits(seed: int, test: bool) -> ArrayImages:
     """Give the training or the test part (30%) of 1,797 handwritten digits, 8x8 pixels, classes "0" to "9"."""
-    require_extra("demo", "sklearn")
+    require_extra("bench", "sklearn")
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -67,7 +67,7 @@ def _letter(draw: random.Random) -> npt.NDArray[np.uint8]:
 
 @cache
 def _font_files() -> tuple[Path, ...]:
-    require_extra("demo", "matplotlib")
+    require_extra("bench", "matplotlib")
     import matplotlib
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"

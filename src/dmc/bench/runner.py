@@ -37,6 +37,7 @@ from dmc.files import digest, settle, write_text
 from dmc.methods import METHODS, Learned, Lesson, Method
 from dmc.methods.importance import ImportanceMethod, Regularised, Tracker
 from dmc.metrics.incremental import Groups, Measured, StreamScores, in_order_of_arrival, scores
+from dmc.models.model import Model
 from dmc.recipes.profile import Profile, strength_for
 from dmc.seeds import seed_for
 from dmc.training.labeled import fit_labeled
@@ -120,7 +121,7 @@ class Bench:
             raise DmcError("no method is named; `all` stands for every method")
         kind = self.profile.task
         for method in methods:
-            if not method.serves(kind.singular):
+            if not method.serves(kind.model):
                 raise DmcError(f"{method.name} cannot train {kind.singular}s, which {self.stream} needs: leave it out")
         with_aux = any(method.uses_aux for method in methods)
         require(needed_data(self.stream, self.profile, with_aux), self.data_root)
@@ -249,7 +250,7 @@ class Bench:
                 data, seed = stream.train.keep(names), self.seed(order, "first")
                 profile, kind = self.profile.below(self.data_root), self.profile.task
                 start = kind.untrained(data, profile.network, profile.preprocessing, None, seed).to(pick_device())
-                trackers = every_tracker(start.module, kind.singular)
+                trackers = every_tracker(start.module, kind.model)
                 plain = kind.supervised(start, data.classes)
                 objective = Regularised(start, data.classes, trackers) if trackers else plain
                 trained = fit_labeled(
@@ -282,7 +283,7 @@ class Bench:
         """The class of what is measured after each group."""
         return self.profile.task.measurement
 
-    def measured(self, method: str, order: int, i: int) -> Any:
+    def measured(self, method: str, order: int, i: int) -> Measured:
         """Give what was measured of the method after group i."""
         place, names = self.cell_folder(method, order) / f"group-{i}", in_order_of_arrival(self.groups(order)[: i + 1])
         return self.measurement.load(place, names)
@@ -304,7 +305,7 @@ class Bench:
         return [json.loads(file.read_text(encoding="utf-8")) for file in files]
 
 
-def every_tracker(module: nn.Module, kind: str) -> list[Tracker]:
+def every_tracker(module: nn.Module, kind: type[Model]) -> list[Tracker]:
     """Make the trackers that methods for this kind of model need while the first group is learned."""
     regularisers = [m for m in METHODS.values() if isinstance(m, ImportanceMethod) and m.serves(kind)]
     found: dict[str, Tracker] = {}

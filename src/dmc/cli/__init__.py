@@ -3,7 +3,6 @@
 import json
 import logging
 import os
-import shlex
 import signal
 import sys
 import warnings
@@ -14,20 +13,17 @@ import typer
 from typer.core import TyperGroup
 
 from dmc.classes import counted, listed
+from dmc.cli import benchmark
 from dmc.cli.options import (
     AsJson,
     Aux,
     Data,
-    DataRoot,
-    Download,
     Keep,
     KeepOf,
     Known,
     Models,
     OneModel,
-    Orders,
     Out,
-    ProfileName,
     Rename,
     RenameOf,
     Seed,
@@ -40,7 +36,6 @@ from dmc.cli.options import (
 )
 from dmc.config import Config, ConsolidateConfig, LearnConfig, Length, PredictConfig, RunConfig, Schedule, TrainConfig
 from dmc.errors import DmcError, first_line
-from dmc.files import write_text
 
 if TYPE_CHECKING:
     from dmc.models.model import Model
@@ -198,106 +193,6 @@ def demo(
     print(f"\nmodels and picture: {folder} ({folder / 'demo.png'})")
 
 
-@app.command()
-def bench(
-    stream: Annotated[
-        str, typer.Argument(metavar="STREAM", help="digits, icifar100, cub200, voc, or a folder of train/ test/ aux/")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder; runs that are finished in it are not repeated")],
-    group_size: Annotated[
-        int | None, typer.Option(min=1, help="Classes that arrive at a time [default: 10; digits 2; voc as given]")
-    ] = None,
-    methods: Annotated[str, typer.Option(help="Method names or your own FILE.py, separated by commas, or all")] = "all",
-    orders: Orders = 5,
-    order: Annotated[int | None, typer.Option(min=0, help="Run only this class order, as one job of a cluster")] = None,
-    profile: ProfileName = "paper",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change a setting of the profile: loss=kd, consolidation.epochs=20"),
-    ] = None,
-    tune: Annotated[
-        bool, typer.Option("--tune", help="Choose regularisation strengths on held-out images of the first two groups")
-    ] = False,
-    data_root: DataRoot = None,
-    download: Download = False,
-    as_json: AsJson = False,
-) -> None:
-    """Compare class-incremental methods on a stream of classes."""
-    from dmc.bench.datasets import download as fetch
-    from dmc.bench.runner import Bench
-    from dmc.bench.streams import USUAL_GROUP, needed_data
-    from dmc.methods import methods_named
-    from dmc.recipes.profile import load_profile, parsed_settings
-    from dmc.report.bench import report
-
-    changes, size = parsed_settings(settings or []), group_size or USUAL_GROUP.get(stream, 10)
-    asked = load_profile(profile, stream, {"groups": []} if group_size else {}, changes)
-    chosen = methods_named(methods, asked.task.singular)
-    if "classes" not in changes:
-        asked = asked.with_room_for(size)
-    if download:
-        fetch(needed_data(stream, asked, any(method.uses_aux for method in chosen)), data_root)
-    comparison = Bench(stream, size, asked, out, data_root, tune=tune)
-    wanted = range(orders) if order is None else [order]
-    if not comparison.complete(chosen, wanted):
-        comparison.require_runnable(chosen)
-    comparison.run_all(chosen, wanted)
-    ran_as = f"{profile} with {', '.join(settings)}" if settings else profile
-    rows, table = report(comparison, ran_as, typed_command())
-    print(json.dumps(rows, indent=2) if as_json else table)
-
-
-@app.command()
-def reproduce(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A recipe; --list shows all")] = None,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder; a recipe reuses what others left in it")] = Path(
-        "reproduced"
-    ),
-    orders: Annotated[
-        int | None,
-        typer.Option(min=1, help="How many class orders; seeds, where the groups are given [default: 5; voc 1]"),
-    ] = None,
-    profile: ProfileName = "paper",
-    methods: Annotated[str, typer.Option(help="Further method names, or your own FILE.py, separated by commas")] = "",
-    also: Annotated[
-        list[str] | None, typer.Option(help="Add one more variant to the comparison: 'My photos: {aux: photos/}'")
-    ] = None,
-    skip_missing: Annotated[
-        bool, typer.Option("--skip-missing", help="Leave out variants whose data is missing")
-    ] = False,
-    data_root: DataRoot = None,
-    download: Download = False,
-    show: Annotated[bool, typer.Option("--list", help="Show all recipes and the data they need")] = False,
-    as_json: AsJson = False,
-) -> None:
-    """Repeat a table or figure of the paper, beside its published numbers."""
-    from dmc.bench.reproduce import known_recipes, recipe_job
-    from dmc.methods import methods_named
-    from dmc.report.provenance import footnote
-    from dmc.report.reproduce import as_list, report
-
-    if show:
-        recipes = known_recipes(profile)
-        print(json.dumps(recipes, indent=2) if as_json else as_list(recipes))
-        return
-    if name is None:
-        raise DmcError("say which recipe; dmc reproduce --list shows all")
-    added = [method.name for method in methods_named(methods)]
-    job = recipe_job(name, profile, orders, out, data_root, added, also or [], skip_missing)
-    if download:
-        job.download()
-    rows = job.run()
-    table = report(job, rows)
-    write_text(job.folder / f"{name}-{profile}.md", f"{table}\n\n{footnote(job.made(rows), typed_command())}\n")
-    write_text(job.folder / f"{name}-{profile}.json", json.dumps(rows, indent=2) + "\n")
-    print(json.dumps(rows, indent=2) if as_json else table)
-
-
-def typed_command() -> str:
-    """Give the command that was typed, quoted so that it can be typed again."""
-    return shlex.join(["dmc", *sys.argv[1:]])
-
-
 def announce(model: "Model", out: Path) -> None:
     """Print what a finished run made: the model, its classes and its provenance."""
     print(f"{out}: {model.arch}, {counted(model.names)}, {model.parameter_count:,} parameters")
@@ -305,6 +200,10 @@ def announce(model: "Model", out: Path) -> None:
     for key, value in model.provenance.items():
         for line in value if isinstance(value, list) else [value]:
             print(f"  {key}: {line}")
+
+
+app.command()(benchmark.bench)
+app.command()(benchmark.reproduce)
 
 
 def show_version(wanted: bool) -> None:

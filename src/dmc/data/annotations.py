@@ -53,14 +53,14 @@ class DetectionImages(Source):
     """Images with boxes. `keep` hides the objects of other classes, for a detector that must not know them."""
 
     def __init__(self, name: str, classes: Sequence[str], scenes: Sequence[AnnotatedImage]) -> None:
-        self.name, self.classes, self.scenes = name, tuple(classes), list(scenes)
+        self.name, self.classes, self.images = name, tuple(classes), list(scenes)
 
     def __len__(self) -> int:
-        return len(self.scenes)
+        return len(self.images)
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
         for i in permuted(range(len(self)), seed):
-            scene = self.scenes[i]
+            scene = self.images[i]
             name = str(scene.image) if isinstance(scene.image, Path) else f"{self.name}[{i}]"
             yield Record(scene.image, UNLABELED, name, scene.objects)
 
@@ -70,7 +70,7 @@ class DetectionImages(Source):
         new_label = np.full(len(self.classes), -1)
         new_label[list(kept.columns)] = np.arange(len(kept))
         scenes = []
-        for scene in self.scenes:
+        for scene in self.images:
             found = scene.objects
             there = new_label[found.labels_M] >= 0
             if (there & ~found.difficult_M).any() or empty:
@@ -86,13 +86,13 @@ class DetectionImages(Source):
             return self
         union = ClassUnion.of([Classes.of(self.classes).renamed(new_names, self.name)])
         new_label = np.array(union.columns[0], dtype=np.int64)
-        found = [(scene.image, scene.objects) for scene in self.scenes]
+        found = [(scene.image, scene.objects) for scene in self.images]
         scenes = [AnnotatedImage(image, seen._replace(labels_M=new_label[seen.labels_M])) for image, seen in found]
         return DetectionImages(self.name, union.names, scenes)
 
     def require_objects(self) -> DetectionImages:
         """Refuse images without objects, or with difficult ones only: there is nothing to learn or to test."""
-        if all(scene.objects.difficult_M.all() for scene in self.scenes):
+        if all(scene.objects.difficult_M.all() for scene in self.images):
             whose = f" of {', '.join(self.classes)}" if self.classes else ""
             raise DmcError(f"{self.name} has no object{whose} that is not marked as difficult")
         return self

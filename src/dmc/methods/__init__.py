@@ -23,6 +23,7 @@ from dmc.methods.oracle import Oracle
 from dmc.methods.rewc import REWC
 from dmc.methods.rwalk import RWalk
 from dmc.methods.si import SI
+from dmc.models.model import Model
 from dmc.user_code import blaming, run_file
 
 __all__ = ["METHODS", "Learned", "Lesson", "Method", "method_named", "methods_named", "title_of"]
@@ -52,12 +53,12 @@ METHODS: dict[str, Method] = {
 }
 
 
-def methods_named(text: str, kind: str | None = None) -> list[Method]:
+def methods_named(text: str, kind: type[Model] = Model) -> list[Method]:
     """Find the methods of a list such as `dmc,lwf,mine.py`.
 
-    `all` stands for the methods above that serve this kind of model (None: any) and are not parts of others.
+    `all` stands for the methods above that serve this kind of model and are not parts of others.
     """
-    every = [m for m in METHODS.values() if not m.is_part and (kind is None or m.serves(kind))]
+    every = [m for m in METHODS.values() if not m.is_part and (kind is Model or m.serves(kind))]
     names = [name.strip() for name in text.split(",") if name.strip()]
     found = [method for name in names for method in (every if name == "all" else [method_named(name)])]
     return list(dict.fromkeys(found))

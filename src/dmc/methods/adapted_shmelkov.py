@@ -19,12 +19,12 @@ from dmc.device import pick_device
 from dmc.distill.detector_teachers import DetectorTeachers, gathered
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.models.detector import Detector
-from dmc.training.detection import Detection
+from dmc.training.detection import DetectionLoss
 
 ANCHORS = DetectorConsolidateConfig().anchors
 
 
-class WithOldOutputs(Detection):
+class WithOldOutputs(DetectionLoss):
     """The detector's own loss, plus the distance of its outputs for old classes from the old model's."""
 
     name = "AdaptedShmelkov"
@@ -52,7 +52,7 @@ class WithOldOutputs(Detection):
 
 class AdaptedShmelkov(Method):
     name, title = "adapted-shmelkov", "Adapted Shmelkov"
-    kinds = ("detector",)
+    kinds = (Detector,)
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         old, wide = widened(before, lesson)

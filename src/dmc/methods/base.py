@@ -21,7 +21,7 @@ from dmc.config import RESUMED, Schedule
 from dmc.data.sources import Source
 from dmc.files import digest, replacing, write_text
 from dmc.models.load import load
-from dmc.models.model import AnyModel
+from dmc.models.model import AnyModel, Model
 from dmc.recipes.profile import Profile
 from dmc.tasks import task_of
 from dmc.training.labeled import fit_labeled
@@ -74,7 +74,7 @@ class Method(ABC):
 
     name: ClassVar[str]  # on the command line
     title: ClassVar[str]  # in tables and figures
-    kinds: ClassVar[tuple[str, ...]] = ()  # of models that it serves: "classifier", "detector"; empty: all
+    kinds: ClassVar[tuple[type[Model], ...]] = (Model,)  # of models that it serves: all
     uses_aux: ClassVar[bool] = False  # whether it is given auxiliary images
     sees_everything: ClassVar[bool] = False  # whether it is given all data so far; only an upper bound may be
     is_part: ClassVar[bool] = False  # a model that others build on: tested on its own classes only, and not among `all`
@@ -82,9 +82,9 @@ class Method(ABC):
     strength: ClassVar[float] = 0.0  # of its regulariser, where recipes/strengths.yaml has none
     least_classes: ClassVar[int] = 1  # in a group; 2 where a softmax over the group alone is trained
 
-    def serves(self, kind: str) -> bool:
-        """Tell whether the method can teach models of this kind."""
-        return not self.kinds or kind in self.kinds
+    def serves(self, kind: type[Model]) -> bool:
+        """Tell whether it works with models of a kind."""
+        return issubclass(kind, self.kinds)
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
         """Take over the first group's model, which all methods share; `first.notes` are the notes of all trackers."""

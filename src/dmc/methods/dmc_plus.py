@@ -22,7 +22,7 @@ EPOCHS, RATE = 15, 1e-3
 
 class DMCPlus(DMC):
     name, title = "dmc+", "DMC+"
-    kinds = ("classifier",)
+    kinds = (Specialist,)
     memory = exemplars.BUDGET
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:

@@ -45,7 +45,7 @@ class NewRowsOnly(Supervised):
 
 class FixedRepresentation(Method):
     name, title = "fixed-representation", "Fixed Representation"
-    kinds = ("classifier",)
+    kinds = (Specialist,)
     least_classes = 2
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:

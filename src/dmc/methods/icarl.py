@@ -67,7 +67,7 @@ class NearestMean:
 
 class ICaRL(Method):
     name, title = "icarl", "iCaRL"
-    kinds = ("classifier",)
+    kinds = (Specialist,)
     memory = exemplars.BUDGET
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:

@@ -111,7 +111,7 @@ class Regularised(Supervised):
 class ImportanceMethod(Method):
     """A method that measures how important each weight is; the penalty and the training are the same for all."""
 
-    kinds = ("classifier",)
+    kinds = (Specialist,)
     least_classes = 2
 
     def trackers(self, module: nn.Module, notes: Mapping[str, Tensor]) -> list[Tracker]:

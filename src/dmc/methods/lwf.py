@@ -48,7 +48,7 @@ class WithoutForgetting(Supervised):
 
 class LwF(Method):
     name, title = "lwf", "LwF"
-    kinds = ("classifier",)
+    kinds = (Specialist,)
     strength = 1.0
     least_classes = 2
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.methods.icarl import SigmoidDistillation
+from dmc.models.specialist import Specialist
 
 
 class LwFMC(Method):
     name, title = "lwf.mc", "LwF.MC"
-    kinds = ("classifier",)
+    kinds = (Specialist,)
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         old, wide = widened(before, lesson)

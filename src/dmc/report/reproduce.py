@@ -14,7 +14,7 @@ from dmc.bench.reproduce import Reproduction, Row
 from dmc.bench.runner import Bench
 from dmc.bench.summary import Spread, collected
 from dmc.methods import METHODS
-from dmc.metrics.incremental import in_order_of_arrival
+from dmc.metrics.incremental import Confusion, in_order_of_arrival
 from dmc.recipes.recipe import load_recipes
 from dmc.report.bench import cell
 from dmc.report.figures import (
@@ -228,7 +228,8 @@ def _draw_confusions(job: Reproduction, benches: Mapping[str, Bench], title: str
             done = [order for order in bench.orders() if bench.finished(method.name, order)]
             if done:
                 title_of_panel = row if len(benches) == 1 else f"{row}, {name}"
-                panels[title_of_panel] = sum(bench.measured(method.name, order, last).matrix for order in done)
+                measured = [bench.measured(method.name, order, last) for order in done]
+                panels[title_of_panel] = sum(one.matrix for one in measured if isinstance(one, Confusion))
     rows = -(-len(panels) // 4)
     figure, plots = new_figure(rows, columns=-(-len(panels) // rows), size=(2.8, 2.9))
     for plot in plots[len(panels) :]:

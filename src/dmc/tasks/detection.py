@@ -31,7 +31,7 @@ from dmc.models.load import class_for
 from dmc.specs import split_spec
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.detector_consolidation import DetectorConsolidation
-from dmc.training.detection import Detection as DetectionLoss
+from dmc.training.detection import DetectionLoss
 from dmc.training.held_out import HeldOut, tested_classes
 from dmc.training.loop import Objective
 

@@ -15,7 +15,7 @@ from dmc.models.one_stage import Answers
 from dmc.training.loop import Objective
 
 
-class Detection(Objective):
+class DetectionLoss(Objective):
     """The loss of the detector's own family: focal loss and L1 for RetinaNet."""
 
     name = "Detection"

@@ -1,4 +1,4 @@
-"""Choose the settings of a merge before all of its teachers exist: `learn` still has to train one."""
+"""The two trainings that verbs are made of, as far as they can be chosen before they run: on labels, and a merge."""
 
 from __future__ import annotations
 
@@ -8,13 +8,51 @@ from pathlib import Path
 from typing import Any
 
 from dmc.choices import NetworkChoice, ResumedRun, schedule_for, timed
-from dmc.config import ConsolidateConfig, Length, RunConfig
+from dmc.config import ConsolidateConfig, Length, NetworkConfig, RunConfig
 from dmc.consolidation import Consolidation, Images, open_auxiliary
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.models.model import Model
 from dmc.tasks import task_of
 from dmc.tasks.base import VisionTask
+from dmc.training.held_out import HeldOut
+from dmc.training.labeled import fit_labeled, training_speed
+
+
+@dataclass(frozen=True)
+class LabeledTraining:
+    """Labeled data, and the settings for training a network on it."""
+
+    task: VisionTask[Any]
+    source: Source
+    held_out: HeldOut[Any]
+    network: NetworkChoice
+    length: Length
+    config: NetworkConfig
+    what: str  # names the network in the log line that announces the training
+
+    def run(self, model: Model, out: str | Path | None, how: RunConfig) -> Model:
+        """Train the model for the given length, or for one that suits the number of images."""
+        images, begun = len(self.source), ResumedRun.in_folder(out, how.resume)
+        usual = self.task.supervised_schedules(images, pretrained=self.network.weights is not None)
+        schedule = schedule_for(self.length, *usual, begun)
+        objective = self.task.supervised(model, self.source.classes)
+        if not begun:
+            speed = training_speed(objective, model, self.source, schedule.batch_size)
+            schedule = timed(self.length, schedule, images, speed, self.what)
+        trained: Model = fit_labeled(
+            model,
+            self.source,
+            objective,
+            schedule,
+            seed=self.config.seed,
+            memory=self.config.memory_bytes,
+            out=out,
+            how=how,
+            settings={"weights": self.network.weights},
+            held_out=self.held_out,
+        )
+        return trained
 
 
 @dataclass(frozen=True)
