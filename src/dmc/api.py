@@ -6,7 +6,7 @@ Settings are keyword arguments. Each is defined once, in `dmc.config`, and liste
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Unpack, overload
@@ -24,6 +24,7 @@ from dmc.distill.teachers import TeacherGroup, Teachers
 from dmc.errors import DmcError
 from dmc.evaluation.classification import Evaluation
 from dmc.evaluation.detection import DetectedObject, DetectionEvaluation
+from dmc.evaluation.matching import ClassChoice
 from dmc.files import require_free
 from dmc.jobs import LabeledTraining, Merge
 from dmc.keywords import CheckKeywords, ConsolidateKeywords, LearnKeywords, PredictKeywords, TrainKeywords
@@ -265,48 +266,20 @@ def require_news(old: Model, source: Source) -> None:
 
 
 @overload
-def evaluate(
-    model: Specialist | Teachers,
-    data: Place,
-    *,
-    keep: Sequence[str] | None = None,
-    known: bool = False,
-    rename: Mapping[str, str] | None = None,
-) -> Evaluation: ...
+def evaluate(model: Specialist | Teachers, data: Place, **choice: Unpack[ClassChoice]) -> Evaluation: ...
 @overload
-def evaluate(
-    model: Detector | DetectorTeachers,
-    data: Place,
-    *,
-    keep: Sequence[str] | None = None,
-    known: bool = False,
-    rename: Mapping[str, str] | None = None,
-) -> DetectionEvaluation: ...
+def evaluate(model: Detector | DetectorTeachers, data: Place, **choice: Unpack[ClassChoice]) -> DetectionEvaluation: ...
 @overload
-def evaluate(
-    model: Given | Sequence[Given],
-    data: Place,
-    *,
-    keep: Sequence[str] | None = None,
-    known: bool = False,
-    rename: Mapping[str, str] | None = None,
-) -> Result: ...
-def evaluate(
-    model: Given | TeacherGroup[Any] | Sequence[Given],
-    data: Place,
-    *,
-    keep: Sequence[str] | None = None,
-    known: bool = False,
-    rename: Mapping[str, str] | None = None,
-) -> Result:
+def evaluate(model: Given | Sequence[Given], data: Place, **choice: Unpack[ClassChoice]) -> Result: ...
+def evaluate(model: Given | TeacherGroup[Any] | Sequence[Given], data: Place, **choice: Unpack[ClassChoice]) -> Result:
     """Measure accuracy, or average precision, on labeled data; classes are matched by name.
 
     Args:
         model: a model, whatever `dmc.load` takes, or several models side by side.
         data: labeled images, as for `train`.
-        keep: the classes of the data to measure on; None measures on all of them.
-        known: leave out the classes that the model does not know, which are refused otherwise.
-        rename: the model's names for classes of the data: `{"tabby": "cat"}`.
+        **choice: `keep`, the classes of the data to measure on; `known=True` leaves out the classes that the model does
+            not know, which are refused otherwise; `rename`, the model's names for classes of the data:
+            `{"tabby": "cat"}`.
     """
     if isinstance(model, TeacherGroup):
         found: Model | TeacherGroup[Any] = model
@@ -315,7 +288,7 @@ def evaluate(
     else:
         several = [load(one) for one in model]
         found = task_of(several).side_by_side(several)
-    return task_of([found]).evaluate(found, data, keep, known, rename or {})
+    return task_of([found]).evaluate(found, data, **choice)
 
 
 @overload

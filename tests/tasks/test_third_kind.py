@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, Unpack
 
 import numpy as np
 import pytest
@@ -28,6 +28,7 @@ from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import UNLABELED, Record, Source, permuted
 from dmc.distill.targets import build_targets
 from dmc.distill.teachers import TeacherGroup
+from dmc.evaluation.matching import ClassChoice
 from dmc.models.architecture_source import Architectures, ArchitectureSource
 from dmc.models.model import MODELS, Model
 from dmc.tasks import TASKS, register
@@ -239,9 +240,7 @@ class Segmentation(VisionTask[Segmenter]):
     ) -> SegmenterConsolidation:
         return SegmenterConsolidation(teachers, aux, config, schedule)
 
-    def evaluate(
-        self, model: Any, data: Place, keep: Sequence[str] | None, known: bool, rename: Mapping[str, str]
-    ) -> PixelAccuracy:
+    def evaluate(self, model: Any, data: Place, **choice: Unpack[ClassChoice]) -> PixelAccuracy:
         assert isinstance(data, MaskedImages)
         right: dict[str, list[float]] = {name: [] for name in data.classes}
         for batch in StreamLoader(data, model.transform).in_order(16):

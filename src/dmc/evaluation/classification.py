@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Unpack
 
 import torch
 from torch import Tensor
 
-from dmc.classes import Classes, counted
+from dmc.classes import Classes
 from dmc.data.decode import CenterCrop, DecodeError, decode, result_or_error
 from dmc.data.loader import StreamLoader
 from dmc.data.open import open_labeled
 from dmc.data.sources import Record, Source
 from dmc.device import pick_device
 from dmc.distill.teachers import Teachers
-from dmc.errors import DmcError, nearest
+from dmc.errors import DmcError
+from dmc.evaluation.matching import ClassChoice, known_names, log_left_out, map_class_names, require_known_classes
 from dmc.models.specialist import Specialist
 from dmc.progress import progress
-
-logger = logging.getLogger("dmc")
 
 
 class Classifier(Protocol):
@@ -66,24 +64,13 @@ class Evaluation:
         return "\n".join([*lines, total])
 
 
-def evaluate(
-    model: Specialist | Teachers,
-    data: str | Path | Source,
-    *,
-    keep: Sequence[str] | None = None,
-    known: bool = False,
-    rename: Mapping[str, str] | None = None,
-) -> Evaluation:
-    """Measure the accuracy of a specialist, or of several side by side, on labeled data; classes are matched by name.
-
-    `keep` names the classes of the data to look at; `known` leaves out those that the model does not know; `rename`
-    maps names of the data to the model's name for them, several to one if need be.
-    """
-    source = open_labeled(data)
+def evaluate(model: Specialist | Teachers, data: str | Path | Source, **choice: Unpack[ClassChoice]) -> Evaluation:
+    """Measure the accuracy of a specialist, or of several side by side, on labeled data."""
+    source, keep = open_labeled(data), choice.get("keep")
     if keep is not None:
         source = source.keep(keep)
-    source = source.rename(map_class_names(source, model.classes, model.name, rename or {}))
-    if known:
+    source = source.rename(map_class_names(source, model.classes, model.name, choice.get("rename") or {}))
+    if choice.get("known"):
         whole, source = source, source.keep(known_names(source, model.classes, model.name))
         log_left_out(f"{len(whole) - len(source):,} images", whole, source, model.name)
     require_known_classes(source, model.classes, model.name)
@@ -92,48 +79,6 @@ def evaluate(
     total = counts_CK.sum(dim=1).tolist()
     per_class = {name: r / t for name, r, t in zip(source.classes, right, total, strict=True) if t}
     return Evaluation(sum(right) / sum(total), per_class, sum(total), skipped)
-
-
-def map_class_names(source: Source, classes: Classes, model: str, rename: Mapping[str, str]) -> dict[str, str]:
-    """Map names of the data to the model's: those in `rename`, and those that the model has under another name."""
-    asked = {source.classes[Classes.of(source.classes).require(old, source.name)]: new for old, new in rename.items()}
-    found = {old: classes.names[classes.require(new, model)] for old, new in asked.items()}
-    meant = {name: classes.meant_by(name) for name in source.classes if name not in (*asked, *classes.names)}
-    alike = {name: classes.names[places[0]] for name, places in meant.items() if len(places) == 1}
-    if alike:
-        first = next(iter(alike))
-        logger.info(
-            f"{model} has other names for {counted(list(alike))} of {source.name}, "
-            f"such as {alike[first]!r} for {first!r}"
-        )
-    return found | alike
-
-
-def known_names(source: Source, classes: Classes, model: str) -> list[str]:
-    """Give the classes of the data that the model knows; refuse data of which it knows none."""
-    found = [name for name in source.classes if name in classes.names]
-    if not found:
-        require_known_classes(source, classes, model)
-    return found
-
-
-def log_left_out(what: str, whole: Source, rest: Source, model: str) -> None:
-    """Log which classes of the whole are not in the rest, since the model does not know them."""
-    names = [name for name in whole.classes if name not in rest.classes]
-    if names:
-        logger.info(f"{what} of {counted(names)} that {model} does not know are left out, such as {names[0]!r}")
-
-
-def require_known_classes(source: Source, classes: Classes, model: str) -> None:
-    """Refuse data with classes that the model does not know, before any image is decoded."""
-    unknown = [name for name in source.classes if name not in classes.names]
-    if unknown:
-        first = ", ".join(f"{name!r}{nearest(name, classes.names, ' (', ')')}" for name in unknown[:5])
-        raise DmcError(
-            f"{model} does not know {len(unknown)} of the {len(source.classes)} classes in {source.name}: "
-            f"{first}{', ...' if len(unknown) > 5 else ''}; known leaves them out, "
-            "rename OLD=NEW gives one the name that the model has for it"
-        )
 
 
 def answers(model: Classifier, source: Source) -> tuple[Tensor, int]:

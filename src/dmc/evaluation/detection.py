@@ -6,10 +6,10 @@ import contextlib
 import io
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from dmc.data.sources import Record, Source
 from dmc.device import pick_device
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.errors import DmcError
-from dmc.evaluation.classification import known_names, log_left_out, map_class_names, require_known_classes
+from dmc.evaluation.matching import ClassChoice, known_names, log_left_out, map_class_names, require_known_classes
 from dmc.extras import require_extra
 from dmc.files import without_nan
 from dmc.metrics.average_precision import AveragePrecision, Detections, average_precision, mean_precision
@@ -81,26 +81,21 @@ class DetectionEvaluation:
 
 
 def evaluate(
-    model: Detector | DetectorTeachers,
-    data: str | Path | Source,
-    *,
-    keep: Sequence[str] | None = None,
-    known: bool = False,
-    rename: Mapping[str, str] | None = None,
+    model: Detector | DetectorTeachers, data: str | Path | Source, **choice: Unpack[ClassChoice]
 ) -> DetectionEvaluation:
     """Measure average precision on images with boxes; images without objects stay in, since false alarms count.
 
-    `keep`, `known` and `rename` are as for classifiers, but leave out objects instead of images. For a class of `keep`
-    that the model knows and the images do not show, average precision is NaN.
+    A choice of classes leaves out objects, not images. For a class of `keep` that the model knows and the images do not
+    show, average precision is NaN.
     """
-    source = open_annotated(data).require_objects()
+    source, keep = open_annotated(data).require_objects(), choice.get("keep")
     absent: list[str] = []
     if keep is not None:
         wanted = Classes.of(dict.fromkeys((*source.classes, *model.classes.names))).keep(keep, source.name).names
         absent = [name for name in wanted if name not in source.classes]
         source = source.keep([name for name in wanted if name not in absent], empty=True)
-    source = source.rename(map_class_names(source, model.classes, model.name, rename or {}))
-    if known:
+    source = source.rename(map_class_names(source, model.classes, model.name, choice.get("rename") or {}))
+    if choice.get("known"):
         whole, source = source, source.keep(known_names(source, model.classes, model.name), empty=True)
         log_left_out("objects", whole, source, model.name)
     require_known_classes(source, model.classes, model.name)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, Unpack
 
 from dmc.choices import NetworkChoice
 from dmc.config import AUTO, ConsolidateConfig, NetworkConfig, Output, PredictConfig, RunConfig, Schedule, TrainConfig
@@ -16,6 +16,7 @@ from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record, Source
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
+from dmc.evaluation.matching import ClassChoice
 from dmc.metrics.incremental import Measured
 from dmc.models.model import AnyModel, Model
 from dmc.training.held_out import HeldOut
@@ -136,14 +137,7 @@ class VisionTask(ABC, Generic[AnyModel]):
         raise DmcError(f"the benchmark has no way to score {self.singular}s")
 
     @abstractmethod
-    def evaluate(
-        self,
-        model: Any,  # a model, or several side by side
-        data: Place,
-        keep: Sequence[str] | None,
-        known: bool,
-        rename: Mapping[str, str],
-    ) -> Result:
+    def evaluate(self, model: Any, data: Place, **choice: Unpack[ClassChoice]) -> Result:
         """Measure how well a model, or several side by side, does on labeled data; see `dmc.evaluate`."""
 
     @abstractmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from dmc.device import pick_device
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
 from dmc.evaluation import classification as evaluation
+from dmc.evaluation.matching import ClassChoice
 from dmc.metrics.incremental import Confusion, Matrix
 from dmc.models.load import class_for
 from dmc.models.specialist import Specialist
@@ -133,14 +134,9 @@ class Classification(VisionTask[Specialist]):
         return Confusion(so_far, matrix)
 
     def evaluate(
-        self,
-        model: Specialist | Teachers,
-        data: Place,
-        keep: Sequence[str] | None,
-        known: bool,
-        rename: Mapping[str, str],
+        self, model: Specialist | Teachers, data: Place, **choice: Unpack[ClassChoice]
     ) -> evaluation.Evaluation:
-        return evaluation.evaluate(model, data, keep=keep, known=known, rename=rename)
+        return evaluation.evaluate(model, data, **choice)
 
     def predict(
         self, model: Specialist, records: Sequence[Record], config: ClassifierPredictConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from dmc.choices import NetworkChoice, clamped, shorter_side
 from dmc.config import (
@@ -25,6 +25,7 @@ from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.errors import DmcError
 from dmc.evaluation import detection as evaluation
 from dmc.evaluation.detection import DetectedObject
+from dmc.evaluation.matching import ClassChoice
 from dmc.metrics.average_precision import Precisions
 from dmc.models.detector import Detector
 from dmc.models.load import class_for
@@ -112,14 +113,9 @@ class Detection(VisionTask[Detector]):
         return Precisions(per_class, overall | {"area": found.mean_area, "COCO AP50": found.coco_50})
 
     def evaluate(
-        self,
-        model: Detector | DetectorTeachers,
-        data: Place,
-        keep: Sequence[str] | None,
-        known: bool,
-        rename: Mapping[str, str],
+        self, model: Detector | DetectorTeachers, data: Place, **choice: Unpack[ClassChoice]
     ) -> evaluation.DetectionEvaluation:
-        return evaluation.evaluate(model, data, keep=keep, known=known, rename=rename)
+        return evaluation.evaluate(model, data, **choice)
 
     def predict(
         self, model: Detector, records: Sequence[Record], config: DetectorPredictConfig
