@@ -427,3 +427,26 @@ def test_short_help_and_completion_of_the_shell(dmc: Dmc, monkeypatch: pytest.Mo
 def test_version(dmc: Dmc) -> None:
     said = dmc("--version")
     assert (said.code, said.out) == (0, f"dmc {version('deep-model-consolidation')}\n")
+
+
+def test_every_teacher_is_read_once(
+    dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dmc.models import load
+
+    read: list[str] = []
+
+    def counting(name: str) -> Callable[..., Any]:
+        real = getattr(load, name)
+
+        def call(*arguments: Any) -> Any:
+            read.append(name)
+            return real(*arguments)
+
+        return call
+
+    for name in ("read_weights", "_read_config"):
+        monkeypatch.setattr(load, name, counting(name))
+    said = dmc("consolidate", *two_models, "--aux", aux_folder, "-o", tmp_path / "m", *QUICK)
+    assert said.code == 0, said.err
+    assert sorted(read) == ["_read_config"] * 2 + ["read_weights"] * 2

@@ -96,7 +96,7 @@ def require_same_anchors(answers: Sequence[tuple[Detector, Answers]]) -> None:
     (first, ours), *rest = answers
     for other, theirs in rest:
         alike = ours.anchors_A4.shape == theirs.anchors_A4.shape and ours.boxes_NAB.shape == theirs.boxes_NAB.shape
-        if not (alike and torch.allclose(ours.anchors_A4, theirs.anchors_A4)):
+        if not (alike and torch.allclose(ours.anchors_A4.cpu(), theirs.anchors_A4.cpu())):
             raise DmcError(
                 f"{first.name} ({first.arch}) and {other.name} ({other.arch}) lay their anchors differently; "
                 "they are distilled anchor by anchor, so take detectors of one family with the same anchors"
