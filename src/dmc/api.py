@@ -14,7 +14,7 @@ from typing import Any, Unpack, overload
 from dmc.choices import ResumedRun
 from dmc.classes import listed
 from dmc.config import LearnConfig, Length, Output, RunConfig
-from dmc.consolidation import Images
+from dmc.consolidation import Check, Images
 from dmc.data.decode import DecodeError
 from dmc.data.pictures import Picture, pictures
 from dmc.data.preprocess import Preprocessing
@@ -157,7 +157,7 @@ def consolidate(
     return merged
 
 
-def check(teachers: Sequence[Given], aux: Images, **settings: Unpack[CheckKeywords]) -> dict[str, Any]:
+def check(teachers: Sequence[Given], aux: Images, **settings: Unpack[CheckKeywords]) -> Check:
     """Verify and estimate a consolidation before it trains. Nothing is written to disk.
 
     Args:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, NamedTuple
+from typing import Any, Generic, NamedTuple, TypedDict
 
 from torch import Tensor
 
@@ -56,6 +56,39 @@ class Findings(NamedTuple):
     of_each: list[str]  # one text for each teacher
     overall: str
     warnings: list[str]  # what the user should know before using it
+
+
+class AuxCheck(TypedDict):
+    """The auxiliary images of a consolidation."""
+
+    name: str
+    images: int
+    size: int  # in pixels, as they are held
+    held_in_memory: bool
+    tried: int  # images that were decoded to see whether they can be
+    undecodable: int  # of these
+    held_out: int  # images that are not trained on
+
+
+class TimeCheck(TypedDict):
+    """How long a consolidation takes."""
+
+    epochs: int
+    images: int
+    images_per_second: float
+    seconds: int
+
+
+class Check(TypedDict):
+    """What can be said about a consolidation before it trains, in a form that JSON can hold."""
+
+    task: str  # the hub's word for what the models do
+    teachers: list[dict[str, Any]]
+    side_by_side: dict[str, Any]  # what the teachers answer together, by the kind of model
+    student: dict[str, Any]
+    shared: list[str]  # classes that several teachers know
+    aux: AuxCheck
+    estimate: TimeCheck
 
 
 class Consolidation(ABC, Generic[AnyModel]):
@@ -190,7 +223,7 @@ class Consolidation(ABC, Generic[AnyModel]):
         asked = within(ASKING_SECONDS, (batch.to(pick_device()) for batch in batches))
         return Estimate(tried, broken, rate, self.measure_teachers(asked))
 
-    def check(self) -> dict[str, Any]:
+    def check(self) -> Check:
         """Say what can be said before anything trains: time two steps on real images, write nothing."""
         estimate = self.estimate()
         passes = self.schedule.epochs

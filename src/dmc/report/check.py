@@ -6,11 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from dmc.classes import counted
+from dmc.consolidation import Check
 from dmc.progress import duration
 from dmc.tasks import task_named
 
 
-def as_text(found: dict[str, Any]) -> str:
+def as_text(found: Check) -> str:
     """Word what `dmc.check` found."""
     task = task_named(found["task"])
     shape = task.size_as_text
