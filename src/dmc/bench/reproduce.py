@@ -207,7 +207,7 @@ def listed(recipe: Recipe, profile: str) -> dict[str, Any]:
     return {
         "title": shown.title,
         "source": shown.source,
-        "group sizes": sizes or list(shown.group_sizes),
+        "group sizes": ["+".join(map(str, sizes))] if sizes else list(shown.group_sizes),
         "methods": list(shown.all_rows),
         "settings": [*shown.variants, *shown.in_turn],
         "classes": sum(sizes) or used.classes,

@@ -181,8 +181,8 @@ class Bench:
             asked = [name for name in names if name in model.classes.names] if method.is_part else names
             kind = self.profile.task
             measured = kind.measure(model, stream.test, names, asked)
-            measured.save(place)
             write_text(place / MADE, json.dumps(made(started), indent=2) + "\n")
+            measured.save(place)  # last: it marks the group as finished
             log.info(f"{method.name}, order {order}: {kind.metric} {measured.of(asked):.1%} of {len(asked)} classes")
 
     def strength(self, method: Method, order: int) -> float:
