@@ -124,6 +124,8 @@ def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile
     in_profile = of_stream.pop("profiles", {}).get(name, {})
     for layer in (of_stream, profiles[name], in_profile, *changes):
         for key, value in layer.items():
+            if key in Schedule.model_fields:
+                raise DmcError(f"setting {key} is a schedule's: write specialist.{key} or consolidation.{key}")
             if key not in SECTIONS:
                 settings[key] = value
             elif isinstance(value, Mapping):

@@ -29,7 +29,7 @@ def task_of(models: Sequence[Model | TeacherGroup[Any]]) -> VisionTask[Any]:
     for model, kind in zip(singles, kinds, strict=True):
         if kind is not kinds[0]:
             first = f"{singles[0].name} is a {kinds[0].singular}"
-            raise DmcError(f"{first} and {model.name} a {kind.singular}: merge models of one kind")
+            raise DmcError(f"{first} and {model.name} a {kind.singular}: take models of one kind")
     return kinds[0]
 
 

@@ -62,7 +62,6 @@ class ClassifierConsolidation(Consolidation[Specialist]):
     """A consolidation of classifiers."""
 
     teachers: Teachers
-
     config: ClassifierConsolidateConfig
 
     def __init__(

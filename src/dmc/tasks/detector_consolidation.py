@@ -56,7 +56,6 @@ class DetectorConsolidation(Consolidation[Detector]):
     """A consolidation of detectors."""
 
     teachers: DetectorTeachers
-
     config: DetectorConsolidateConfig
 
     def __init__(
