@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 
-from dmc.data.augment import pad_crop_flip
+from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop, decode, decode_or_skip, decoded
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record
@@ -120,7 +120,7 @@ def test_impossible_preprocessing_is_refused(broken: dict[str, object]) -> None:
 def test_crops_are_windows_of_the_padded_image_and_half_are_mirrored() -> None:
     torch.manual_seed(0)
     images = torch.arange(1, 17, dtype=torch.uint8).view(1, 1, 4, 4).expand(400, 3, 4, 4)
-    crops = pad_crop_flip(images, pad=1)
+    crops = Batch(images, torch.zeros(400)).augmented(pad=1, flip=True).images_N3HW
     padded = torch.nn.functional.pad(images[:1], (1, 1, 1, 1))
     windows = {}
     for top in range(3):
@@ -133,7 +133,8 @@ def test_crops_are_windows_of_the_padded_image_and_half_are_mirrored() -> None:
     mirrored = sum(windows[crop] == "mirrored" for crop in found)
     assert 150 < mirrored < 250
     torch.manual_seed(0)
-    assert all(windows[crop.contiguous().numpy().tobytes()] == "plain" for crop in pad_crop_flip(images, 1, flip=False))
+    unflipped = Batch(images, torch.zeros(400)).augmented(pad=1, flip=False).images_N3HW
+    assert all(windows[crop.contiguous().numpy().tobytes()] == "plain" for crop in unflipped)
 
 
 def test_a_huge_jpeg_is_decoded_in_threads_while_pillow_keeps_its_limit() -> None:

@@ -83,7 +83,7 @@ class PixelBatch(Batch):
 class Whole(CenterCrop):
     one_shape: ClassVar[bool] = False  # so that batches are made here
 
-    def batch(self, framed: Sequence[tuple[Record, Tensor]]) -> PixelBatch:
+    def batch(self, framed: Sequence[tuple[Record, Tensor]], frame: tuple[int, int] | None = None) -> PixelBatch:
         plain = super().batch(framed)
         nothing = np.full((self.size, self.size), NO_CLASS)
         masks = [nothing if record.annotation is None else record.annotation for record, _ in framed]

@@ -60,8 +60,11 @@ class Transform(Protocol):
     def __call__(self, image: Image.Image) -> Tensor:
         """Crop and resize an image; give its pixels as uint8, 3 x height x width."""
 
-    def batch(self, framed: Sequence[tuple[Record, Tensor]]) -> Batch:
-        """Make a batch of records and their resized images."""
+    def frame(self, image: Tensor) -> tuple[int, int]:
+        """Give the height and width of a batch of this resized image alone; images with the same make good batches."""
+
+    def batch(self, framed: Sequence[tuple[Record, Tensor]], frame: tuple[int, int] | None = None) -> Batch:
+        """Make a batch of records and their resized images, padded to a frame; None: the smallest that holds all."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,10 @@ class CenterCrop:
             image = image.crop((*corner, corner[0] + self.size, corner[1] + self.size))
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
-    def batch(self, framed: Sequence[tuple[Record, Tensor]]) -> Batch:
+    def frame(self, image: Tensor) -> tuple[int, int]:
+        return self.size, self.size
+
+    def batch(self, framed: Sequence[tuple[Record, Tensor]], frame: tuple[int, int] | None = None) -> Batch:
         return Batch(torch.stack([image for _, image in framed]), torch.tensor([record.label for record, _ in framed]))
 
 

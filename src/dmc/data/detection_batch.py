@@ -50,7 +50,7 @@ class DetectionBatch(Batch):
         if not flip:
             return self
         images_N3HW, boxes = self.images_N3HW.clone(), list(self.boxes)
-        for i in (torch.rand(len(self)) < 0.5).nonzero().flatten().tolist():
+        for i in self.mirrored(flip).nonzero().flatten().tolist():
             width = self.sizes[i][1]
             images_N3HW[i, :, :, :width] = images_N3HW[i, :, :, :width].flip(2)
             left, top, right, bottom = boxes[i].unbind(dim=1)
@@ -95,15 +95,20 @@ class ShorterSide:
             image = image.resize(shape, RESAMPLING[self.interpolation])
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
-    def batch(self, framed: Sequence[tuple[Record, Tensor]]) -> DetectionBatch:
+    def frame(self, image: Tensor) -> tuple[int, int]:
+        """Give the height and width that a resized image is padded to, if it is alone in its batch."""
+        height, width = (-(-extent // MULTIPLE) * MULTIPLE for extent in image.shape[1:])
+        return height, width
+
+    def batch(self, framed: Sequence[tuple[Record, Tensor]], frame: tuple[int, int] | None = None) -> DetectionBatch:
         """Pad resized images to one frame, and scale their boxes with them; refuse an annotation of another size."""
         images = [image for _, image in framed]
         sizes = [(int(image.shape[1]), int(image.shape[2])) for image in images]
-        height, width = (-(-max(extent) // MULTIPLE) * MULTIPLE for extent in zip(*sizes, strict=True))
-        frame_N3HW = torch.zeros((len(images), 3, height, width), dtype=torch.uint8)
+        height, width = frame or map(max, zip(*map(self.frame, images), strict=True))
+        padded_N3HW = torch.zeros((len(images), 3, height, width), dtype=torch.uint8)
         boxes, labels = [], []
-        for frame, image, (record, _) in zip(frame_N3HW, images, framed, strict=True):
-            frame[:, : image.shape[1], : image.shape[2]] = image
+        for padded, image, (record, _) in zip(padded_N3HW, images, framed, strict=True):
+            padded[:, : image.shape[1], : image.shape[2]] = image
             found = record.annotation
             if found is None:
                 boxes.append(torch.zeros((0, 4)))
@@ -118,4 +123,4 @@ class ShorterSide:
             boxes.append(torch.from_numpy(found.boxes_M4[easy_M]) * scale)
             labels.append(torch.from_numpy(found.labels_M[easy_M]))
         objects = [record.annotation for record, _ in framed]
-        return DetectionBatch(frame_N3HW, torch.zeros(len(images)), sizes, boxes, labels, objects)
+        return DetectionBatch(padded_N3HW, torch.zeros(len(images)), sizes, boxes, labels, objects)

@@ -1,13 +1,16 @@
 """Loaders, which cut images into batches: held in memory if the images fit, streamed if not.
 
 A batch depends on the seed and the step alone: asked for step 1,000, a loader gives the batch that a run from step 0
-would see.
+would see. Of several processes each gets its own share of every batch, and all shares together are the batch that one
+process would get.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import islice
 
 import torch
@@ -21,6 +24,7 @@ from dmc.errors import DmcError
 from dmc.progress import progress
 from dmc.seeds import seed_for
 
+LEAST_ALIKE = 16  # images to make batches of that share a frame
 ENOUGH = 1000  # images of a stream to see before judging how many are broken
 MEMORY = NetworkConfig().memory_bytes  # bytes of pixels that are held at once; all of ImageNet32x32 fits
 
@@ -34,6 +38,7 @@ class ImageLoader(ABC):
 
     skipped: Skipped
     count: int  # of images in a pass
+    share: tuple[int, int] = (0, 1)  # this process, and the number of processes that share every batch
 
     def steps(self, batch_size: int) -> int:
         """Give the number of batches in a pass."""
@@ -46,18 +51,23 @@ class ImageLoader(ABC):
         return i * self.count // steps, (i + 1) * self.count // steps
 
     def shuffled(self, seed: int, batch_size: int, first_step: int) -> Iterator[Tensor]:
-        """Give the indices of each batch's images, without end, for loaders that can reach any image."""
+        """Give the indices of each whole batch's images, without end, for loaders that can reach any image."""
         step, steps = first_step, self.steps(batch_size)
         while True:
             generator = torch.Generator().manual_seed(seed_for(seed, "order", step // steps))
             order_N = torch.randperm(self.count, generator=generator)
-            for places in self.arranged(order_N, batch_size, generator)[step % steps :]:
-                yield places
+            for indices in self.arranged(order_N, batch_size, generator)[step % steps :]:
+                yield indices
                 step += 1
+
+    def own_part(self, size: int) -> Tensor:
+        """Give the positions of this process's share in a whole batch of this size."""
+        rank, processes = self.share
+        return torch.arange(size * rank // processes, size * (rank + 1) // processes)
 
     def arranged(self, order_N: Tensor, batch_size: int, generator: torch.Generator) -> list[Tensor]:
         """Cut one pass, whose images are in this order, into batches."""
-        return [order_N[slice(*self.bounds(i, batch_size))] for i in range(self.steps(batch_size))]
+        return [order_N[part] for part in even_parts(self.count, batch_size)]
 
     @abstractmethod
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
@@ -76,36 +86,50 @@ class TensorLoader(ImageLoader):
         self.count = len(images_N3HW)
 
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
-        for places in self.shuffled(seed, batch_size, first_step):
-            yield Batch(self.images_N3HW[places], self.labels_N[places])
+        for indices in self.shuffled(seed, batch_size, first_step):
+            positions_N = self.own_part(len(indices))
+            own = indices[positions_N]
+            yield Batch(self.images_N3HW[own], self.labels_N[own], positions_N=positions_N, whole=len(indices))
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
-        for step in range(self.steps(batch_size)):
-            part = slice(*self.bounds(step, batch_size))
+        for part in even_parts(self.count, batch_size):
             yield Batch(self.images_N3HW[part], self.labels_N[part])
 
 
 class ListLoader(ImageLoader):
-    """Images of different shapes, held as a list. Tall and wide ones are batched apart, which saves padding."""
+    """Images of different shapes, held as a list. A shuffled batch has images that are padded to the same frame.
+
+    So an image is padded alike in every pass, and little is wasted on padding.
+    """
 
     def __init__(self, framed: list[tuple[Record, Tensor]], transform: Transform, skipped: Skipped) -> None:
         self.framed, self.transform, self.skipped = framed, transform, skipped
         self.count = len(framed)
-        self.tall_N = torch.tensor([image.shape[1] > image.shape[2] for _, image in framed])
+        frames = common_frames([transform.frame(image) for _, image in framed])
+        self.frames = sorted(set(frames))
+        self.frame_N = torch.tensor([self.frames.index(frame) for frame in frames])
+
+    def steps(self, batch_size: int) -> int:
+        return sum(-(-count // batch_size) for count in self.frame_N.bincount().tolist())
 
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
-        for places in self.shuffled(seed, batch_size, first_step):
-            yield self.transform.batch([self.framed[i] for i in places.tolist()])
+        for indices in self.shuffled(seed, batch_size, first_step):
+            positions_N = self.own_part(len(indices))
+            own = [self.framed[i] for i in indices[positions_N].tolist()]
+            batch = self.transform.batch(own, self.frames[int(self.frame_N[indices[0]])])
+            yield replace(batch, positions_N=positions_N, whole=len(indices))
 
     def arranged(self, order_N: Tensor, batch_size: int, generator: torch.Generator) -> list[Tensor]:
-        """Cut one pass into batches of tall or of wide images, and shuffle the batches."""
-        by_shape_N = order_N[self.tall_N[order_N].int().argsort(stable=True)]
-        batches = super().arranged(by_shape_N, batch_size, generator)
+        """Cut one pass into batches of images with the same frame, and shuffle the batches."""
+        batches = []
+        for i in range(len(self.frames)):
+            alike = order_N[self.frame_N[order_N] == i]
+            batches += [alike[part] for part in even_parts(len(alike), batch_size)]
         return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
-        for step in range(self.steps(batch_size)):
-            yield self.transform.batch(self.framed[slice(*self.bounds(step, batch_size))])
+        for part in even_parts(self.count, batch_size):
+            yield self.transform.batch(self.framed[part])
 
 
 class StreamLoader(ImageLoader):
@@ -159,6 +183,26 @@ class StreamLoader(ImageLoader):
             framed = list(islice(good, stop - start))
             if framed:
                 yield self.transform.batch(framed)
+
+
+def even_parts(count: int, batch_size: int) -> list[slice]:
+    """Cut `count` images into as few batches of nearly equal size as possible."""
+    steps = -(-count // batch_size)
+    return [slice(i * count // steps, (i + 1) * count // steps) for i in range(steps)]
+
+
+def common_frames(frames: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Give images whose frame is rare a larger one that they share with others, so that no batch has few images."""
+    count = Counter(frames)
+    merged = {frame: frame for frame in count}
+    while len(count) > 1 and min(count.values()) < LEAST_ALIKE:
+        rare = min(count, key=lambda frame: (count[frame], frame))
+        unions = {(max(rare[0], other[0]), max(rare[1], other[1])): other for other in count if other != rare}
+        frame = min(unions, key=lambda union: (union[0] * union[1], union))
+        together = {rare, unions[frame]}
+        count[frame] = sum(count.pop(one) for one in together)
+        merged = {own: frame if last in together else last for own, last in merged.items()}
+    return [merged[frame] for frame in frames]
 
 
 def fits(source: Source, transform: Transform, memory: int) -> bool:
