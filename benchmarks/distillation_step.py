@@ -49,7 +49,7 @@ def main() -> None:
     teachers = DetectorTeachers(detectors)
     plain = DetectorTeachers(detectors)
     teachers.fold()
-    task = DetectionDistillation(student, teachers, "l2", DetectorConsolidateConfig().anchors, 1.0)
+    task = DetectionDistillation(student, teachers, "l2", 1.0)
     student.to(torch.device("cpu")).module.train()
     images_N3HW = torch.randint(0, 256, (given.batch_size, 3, given.size, given.size), dtype=torch.uint8)
     batch = Batch(images_N3HW, torch.zeros(given.batch_size))

@@ -23,6 +23,7 @@ Centring = Literal["per-teacher", "none"]
 Scale = Literal["none", "pool-std", "balanced", "auto"]
 Output = Literal["softmax", "sigmoid"]
 ProfileName = Literal["auto", "paper"]
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
 KD_TEMPERATURE = 2.0  # where none is given
 AUTO = "auto"  # initial weights: ImageNet's where they help and can be had
 
@@ -139,6 +140,14 @@ class Schedule(Config):
     # None is the paper's 4 at 32x32.
     pad: int | None = keyword(None, "Pixels to pad before cropping; None: an eighth of the image", ge=0)
     flip: bool = option(True, "Flip half of the images left to right", usual="flip")
+    precision: Precision = option(
+        "fp32",
+        "Arithmetic: bf16 is faster where the device has it, fp16 on older GPUs; auto: bf16 or fp32",
+        usual="auto; paper fp32",
+    )
+    compile: bool = option(
+        False, "Compile the network first: a minute at the start for faster steps", usual="no-compile"
+    )
 
     @field_validator("drops")
     @classmethod
@@ -290,6 +299,15 @@ class ConsolidateConfig(NetworkConfig, DistillationConfig):
         None, "Use a random sample of the auxiliary images: a number of them, or a share (0.25, 25%)"
     )
     held_out: int = keyword(1024, "Auxiliary images that are not trained on, a tenth of all at most", ge=0)
+    cache: str | None = option(
+        None, "Folder that keeps the teachers' answers, so that they are asked once; runs may share it", usual="none"
+    )
+    views: int = option(4, "With a cache: crops and flips of each image, one of which a pass sees", ge=1)
+    cache_limit: float = option(10.0, "GiB that the cache may take; answers not used for longest go first", gt=0)
+
+    @property
+    def cache_bytes(self) -> int:
+        return int(self.cache_limit * 2**30)
 
     @field_validator("aux_limit")
     @classmethod

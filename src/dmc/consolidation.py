@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -21,6 +22,7 @@ from dmc.data.open import OneSet, open_images, sample_of
 from dmc.data.sources import Record, Source
 from dmc.data.subsets import split_off
 from dmc.device import pick_device
+from dmc.distill.cache import AnswerCache
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
 from dmc.models.model import AnyModel
@@ -37,6 +39,7 @@ ASKING_SECONDS = 20  # and how long that may take
 # images than this, it would tell nothing: none is held out, and the student is measured on images it was trained on.
 LEAST_HELD_OUT = 20
 TOLD_ELSEWHERE = {"arch", "size", "seed", "memory", "aux_limit", "held_out"}  # by other keys of run.json
+OF_THE_CACHE = {"cache", "cache_limit", "views"}  # where answers are kept changes nothing; how many views does
 
 
 @dataclass(frozen=True)
@@ -147,7 +150,8 @@ class Consolidation(ABC, Generic[AnyModel]):
             ],
             "aux": {"name": self.aux.name, "images": len(self.aux), "held": self.held, "held_out": self.held_out},
             "student": self.student.settings,
-            **self.config.model_dump(exclude=TOLD_ELSEWHERE),
+            **self.config.model_dump(exclude=TOLD_ELSEWHERE | OF_THE_CACHE),
+            "views": self.cache.views if self.cache else None,
             "schedule": self.schedule.model_dump(),
             "seed": self.config.seed,
             "versions": versions(),
@@ -161,9 +165,17 @@ class Consolidation(ABC, Generic[AnyModel]):
             loader, unseen = self.open_loaders()
             self.teachers.to(pick_device()).fold()
             self.prepare(loader)
-            at = fit(
-                self.student.module, self.objective(), loader, self.schedule, run, self.config.seed, "consolidating"
-            )
+            with self.remembering():
+                at = fit(
+                    self.student.module,
+                    self.objective(),
+                    loader,
+                    self.schedule,
+                    run,
+                    self.config.seed,
+                    "consolidating",
+                    views=self.cache.views if self.cache else None,
+                )
             self.settle(unseen)
             findings = self.compare(unseen)
             told = zip(self.teachers.specialists, findings.of_each, strict=True)
@@ -178,6 +190,31 @@ class Consolidation(ABC, Generic[AnyModel]):
                 **self.notes,
             }
             return run.finish(self.student)
+
+    @property
+    def different_views(self) -> int | None:
+        """How many views of an image differ, at most; None: very many."""
+        return None
+
+    @property
+    def cache(self) -> AnswerCache | None:
+        """The cache of the teachers' answers; None: they are asked in every pass."""
+        if self.config.cache is None:
+            return None
+        views = min(self.config.views, self.different_views or self.config.views)
+        seen = {"pad": self.schedule.pad, "flip": self.schedule.flip, "precision": self.schedule.precision}
+        return AnswerCache(Path(self.config.cache), self.config.cache_bytes, views, self.trained_on, seen)
+
+    @contextmanager
+    def remembering(self) -> Iterator[None]:
+        """Keep what the teachers answer in the cache, if there is one."""
+        if self.cache is None:
+            yield
+            return
+        with self.cache as cache:
+            self.teachers.remember(cache)
+            yield
+            self.teachers.tables = []
 
     def open_loaders(self) -> tuple[ImageLoader, ImageLoader]:
         """Open the images to train on, and those to compare on afterwards; the same ones if none are held out."""

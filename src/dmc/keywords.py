@@ -24,6 +24,8 @@ class LengthKeywords(TypedDict, total=False):
     clip: float | None
     pad: int | None
     flip: bool
+    precision: Literal["auto", "fp32", "bf16", "fp16"]
+    compile: bool
 
 
 class TrainKeywords(LengthKeywords, total=False):
@@ -51,6 +53,9 @@ class CheckKeywords(LengthKeywords, total=False):
     memory: float
     aux_limit: int | float | str | None
     held_out: int
+    cache: str | None
+    views: int
+    cache_limit: float
     temperature: float | None
     scale: Literal["none", "pool-std", "balanced", "auto"] | None
     balance: bool | None

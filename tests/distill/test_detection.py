@@ -84,9 +84,9 @@ def test_overlapping_classes_are_averaged() -> None:
 
 def test_the_loss_is_eq_8() -> None:
     """Squares are summed and divided by t, smooth L1 is summed over box sides; both are averaged over the anchors."""
-    teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none")
+    teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none", anchors=2)
     student = fixed("abc", [[-5.0, 1.0, 0.0], [3.0, -2.0, -1.0], [9.0, 9.0, 9.0]], 0.25)
-    found = DetectionDistillation(student, teachers, "l2", anchors=2, box_weight=0.5).losses(
+    found = DetectionDistillation(student, teachers, "l2", box_weight=0.5).losses(
         student.module, Batch(IMAGES, torch.zeros(2))
     )
     classes = (2.0**2 / 3 + 3.0**2 / 3) / 2  # anchor 0 is off by 2 in c, anchor 1 by 3

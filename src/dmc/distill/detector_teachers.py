@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from dmc.config import Centring
+from dmc.config import Centring, DetectorConsolidateConfig
+from dmc.data.batch import Batch
 from dmc.data.detection_batch import ShorterSide
+from dmc.distill.cache import Part
 from dmc.distill.targets import build_targets
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
@@ -19,6 +21,7 @@ from dmc.models.detector import MIN_SCORE, Detector, postprocess
 from dmc.models.one_stage import Answers
 
 log = logging.getLogger("dmc")
+ANCHORS = DetectorConsolidateConfig().anchors
 DEFAULT_CENTRING: Centring = "none"  # sigmoid logits are absolute log-odds: see docs/detection.md
 
 
@@ -33,8 +36,9 @@ class Selected(NamedTuple):
 class DetectorTeachers(TeacherGroup[Detector]):
     """Detectors with the same anchors, over the union of their classes."""
 
-    def __init__(self, detectors: Sequence[Detector], centring: Centring | None = None) -> None:
+    def __init__(self, detectors: Sequence[Detector], centring: Centring | None = None, anchors: int = ANCHORS) -> None:
         super().__init__(detectors, centring or DEFAULT_CENTRING)
+        self.anchors = anchors  # that are taught in each image
         self.shapes_checked: set[torch.Size] = set()
         for teacher in detectors:
             if len(teacher.classes) == 1 and self.centring == "per-teacher":
@@ -57,6 +61,26 @@ class DetectorTeachers(TeacherGroup[Detector]):
             require_same_anchors([*zip(self.specialists, answers, strict=True)])
             self.shapes_checked.add(images_N3HW.shape[2:])
         return answers
+
+    def kept(self) -> list[tuple[dict[str, Any], list[Part]]]:
+        """Keep what is selected of all teachers' answers together."""
+        least = torch.zeros((1, 3, self.transform.size, self.transform.size), dtype=torch.uint8)
+        answer = self.select(least.to(self.specialists[0].device), self.anchors)
+        self.anchors = answer.places_NS.shape[1]  # the smallest frame may have fewer than are asked for
+        key = {
+            "teachers": [teacher.settings | {"weights": teacher.fingerprint} for teacher in self.specialists],
+            "centring": self.centring,
+        }
+        places, *floats = (tuple(part.shape[1:]) for part in answer)
+        return [(key, [Part(places, torch.int32), *map(Part, floats)])]
+
+    def targets(self, batch: Batch) -> Selected:
+        """Select the anchors to be taught, and give the targets there; from the table where they are there."""
+        if not self.tables:
+            return self.select(batch.images_N3HW, self.anchors)
+        found = Selected(*self.tables[0](batch, lambda: self.select(batch.images_N3HW, self.anchors)))
+        self.watch([found.logits_NST[..., list(columns)] for columns in self.union.columns])
+        return found
 
     def select(self, images_N3HW: Tensor, count: int) -> Selected:
         """Select the `count` anchors of each image with the highest class probability of any teacher."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import geometric_mean
 from typing import Any, Generic, Self
 
@@ -12,8 +12,10 @@ from torch import Tensor
 
 from dmc.classes import Classes, ClassUnion
 from dmc.config import Centring, Scale
+from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
 from dmc.distill.balance import balancing_factors, drowned, fair_shares, win_shares
+from dmc.distill.cache import AnswerCache, AnswerTable, Part
 from dmc.distill.folding import folded
 from dmc.distill.targets import build_targets, centred
 from dmc.errors import DmcError
@@ -37,6 +39,7 @@ class TeacherGroup(ABC, Generic[AnyModel]):
         self.name = " + ".join(model.name for model in models)
         self.union = ClassUnion.of([model.names for model in models])
         self.classes = Classes.of(self.union.names)
+        self.tables: list[AnswerTable] = []  # that keep their answers; empty: nothing is kept
         self.sound: list[Tensor] = []  # for each teacher, on the device: were all of its answers finite so far?
 
     @property
@@ -54,6 +57,14 @@ class TeacherGroup(ABC, Generic[AnyModel]):
         self.inference_models = [
             teacher.with_module(folded(teacher.module, teacher.blank())) for teacher in self.specialists
         ]
+
+    def remember(self, cache: AnswerCache) -> None:
+        """Keep the answers about stored views in a cache, and ask no teacher twice."""
+        self.tables = cache.tables(self.kept())
+
+    def kept(self) -> Sequence[tuple[Mapping[str, Any], Sequence[Part]]]:
+        """Tell what is kept of the answers: for each table, what identifies them, and their parts."""
+        raise DmcError(f"answers of {self.specialists[0].singular}s are not kept; go without a cache")
 
     @abstractmethod
     def each(self, images_N3HW: Tensor) -> Sequence[Any]:
@@ -111,13 +122,30 @@ class Teachers(TeacherGroup[Specialist]):
         self.watch(answers)
         return answers
 
-    def targets(self, images_N3HW: Tensor) -> Tensor:
+    def kept(self) -> list[tuple[dict[str, Any], list[Part]]]:
+        """Keep every teacher's logits apart, so that another consolidation can use them."""
+        return [
+            (teacher.settings | {"weights": teacher.fingerprint}, [Part((len(teacher.names),))])
+            for teacher in self.specialists
+        ]
+
+    def remembered(self, batch: Batch) -> list[Tensor]:
+        """Give every teacher's own logits about stored views, from its table where they are there."""
+        answers = []
+        with torch.no_grad():
+            for teacher, table in zip(self.inference_models, self.tables, strict=True):
+                answers += table(batch, lambda teacher=teacher: [teacher.logits(batch.images_N3HW)])  # type: ignore[misc]
+        self.watch(answers)
+        return answers
+
+    def targets(self, batch: Batch) -> Tensor:
         """Give the regression target over the union of classes (Eq. 4)."""
-        return build_targets(self.each(images_N3HW), self.union, self.centring, self.scales)
+        answers = self.remembered(batch) if self.tables else self.each(batch.images_N3HW)
+        return build_targets(answers, self.union, self.centring, self.scales)
 
     def logits(self, images_N3HW: Tensor) -> Tensor:
         """Give the target as the answer of all teachers together; refuse a teacher whose answers are not finite."""
-        target_NT = self.targets(images_N3HW)
+        target_NT = build_targets(self.each(images_N3HW), self.union, self.centring, self.scales)
         self.require_finite()
         return target_NT
 

@@ -50,7 +50,7 @@ class Distillation(Objective):
         self.distance = loss_named(loss, temperature)
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        target_NT = self.teachers.targets(batch.images_N3HW)
+        target_NT = self.teachers.targets(batch)
         student_NT = self.student.with_module(network).logits(batch.images_N3HW)
         return {"loss": self.distance(student_NT, target_NT)}
 

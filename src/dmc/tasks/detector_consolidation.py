@@ -32,14 +32,12 @@ class DetectionDistillation(Objective):
 
     name = "DetectionDistillation"
 
-    def __init__(
-        self, student: Detector, teachers: DetectorTeachers, loss: LossName, anchors: int, box_weight: float
-    ) -> None:
+    def __init__(self, student: Detector, teachers: DetectorTeachers, loss: LossName, box_weight: float) -> None:
         self.student, self.teachers = student, teachers
-        self.distance, self.anchors, self.box_weight = loss_named(loss, 1.0), anchors, box_weight
+        self.distance, self.box_weight = loss_named(loss, 1.0), box_weight
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        target = self.teachers.select(batch.images_N3HW, self.anchors)
+        target = self.teachers.targets(batch)
         answers = self.student.with_module(network).answers(batch.images_N3HW)
         logits_MT = gathered(answers.logits_NAK, target.places_NS).flatten(0, 1)
         boxes_MB = gathered(answers.boxes_NAB, target.places_NS).flatten(0, 1)
@@ -69,13 +67,18 @@ class DetectorConsolidation(Consolidation[Detector]):
             raise DmcError("consolidation needs at least two teachers")
         if config.loss == "kd":
             raise DmcError("loss 'kd' compares softmax distributions; detectors have log-odds: use 'l2' or 'l1'")
-        self.teachers = DetectorTeachers(teachers, config.centring)
+        self.teachers = DetectorTeachers(teachers, config.centring, config.anchors)
         chosen = {
             "weights": "imagenet" if config.weights == AUTO else config.weights,
             "centring": self.teachers.centring,
         }
         super().__init__(aux, config.changed(chosen), schedule)
         self.student = self._new_student(teachers)
+        if config.cache is not None and not self.held and not self.transform.square:
+            raise DmcError(
+                f"{self.aux.name} does not fit in memory, and streamed images of different shapes are padded anew in "
+                "every pass, so no answer holds twice: allow more memory, or go without a cache"
+            )
         answers = [(d, d.answers(self.transform.blank())) for d in (*teachers, self.student)]
         require_same_anchors(answers)
         for teacher in teachers:
@@ -96,9 +99,12 @@ class DetectorConsolidation(Consolidation[Detector]):
     def transform(self) -> ShorterSide:
         return self.student.transform
 
+    @property
+    def different_views(self) -> int:
+        return 2 if self.schedule.flip else 1  # detectors are not trained on shifted crops
+
     def objective(self) -> Objective:
-        config = self.config
-        return DetectionDistillation(self.student, self.teachers, config.loss, config.anchors, config.box_weight)
+        return DetectionDistillation(self.student, self.teachers, self.config.loss, self.config.box_weight)
 
     def compare(self, unseen: ImageLoader) -> Findings:
         found = DetectorAgreement.of(self.student, self.teachers, unseen)

@@ -56,9 +56,11 @@ def fit(
     run: Run,
     seed: int,
     what: str,
+    views: int | None = None,
 ) -> Position:
     """Train a network, from the run's checkpoint on if it has one; `what` is the name of the work in messages.
 
+    With `views`, pass i sees the stored view i (modulo `views`) of each image; without, augmentation is drawn anew.
     On a CPU the weights depend on the arguments alone, bit for bit, however often the run was killed.
     """
     device = pick_device()
@@ -81,7 +83,10 @@ def fit(
         started = time.monotonic()
         while at.step < last_step:
             torch.manual_seed(seed_for(seed, "step", at.step))
-            batch = next(batches).to(device).augmented(schedule.pad, schedule.flip)
+            batch = next(batches)
+            if views is not None:
+                batch = batch.in_view(at.step // steps_per_epoch % views)
+            batch = batch.to(device).augmented(schedule.pad, schedule.flip)
             lr = schedule.lr_at(at.step, steps_per_epoch)
             for group in optimizer.param_groups:
                 group["lr"] = lr
