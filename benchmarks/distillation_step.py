@@ -15,7 +15,6 @@ from statistics import median
 
 import torch
 
-from dmc.config import DetectorConsolidateConfig
 from dmc.data.batch import Batch
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.models.detector import Detector

@@ -116,7 +116,7 @@ def test_a_run_writes_down_all_settings_of_its_job(tmp_path: Path, aux_folder: P
     dmc.consolidate([tiny("ab", 1), tiny("cd", 2)], aux_folder, tmp_path / "m", epochs=1, loss="kd", memory=1, seed=5)
     run = json.loads((tmp_path / "m" / "run.json").read_text())
     kept = {name for name in ClassifierConsolidateConfig.model_fields if name in run}
-    assert kept == {"loss", "centring", "temperature", "scale", "balance", "weights", "seed"}
+    assert kept == {"loss", "centring", "temperature", "scale", "balance", "weights", "views", "seed"}
     assert (run["loss"], run["temperature"], run["centring"], run["seed"]) == ("kd", 2.0, "per-teacher", 5)
     assert run["schedule"].keys() == Schedule.model_fields.keys()
 

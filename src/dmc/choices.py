@@ -18,6 +18,7 @@ from dmc.data.decode import opened, upright_size
 from dmc.data.sources import Source
 from dmc.errors import DmcError
 from dmc.models.architectures import CLASSIFIERS
+from dmc.processes import is_main, together
 from dmc.progress import duration
 
 LEAST_PRETRAINED_SIDE = 64  # pixels; at smaller sizes ImageNet weights are of little use
@@ -51,8 +52,12 @@ class ResumedRun:
         """Read the run in a folder; give None if nothing is to be resumed, or if it cannot be read."""
         if out is None or not resume:
             return None
+        return together().agreed(cls._read(Path(out)) if is_main() else None)
+
+    @classmethod
+    def _read(cls, folder: Path) -> ResumedRun | None:
         try:
-            config = json.loads((Path(out) / "run.json").read_text(encoding="utf-8"))
+            config = json.loads((folder / "run.json").read_text(encoding="utf-8"))
             network = config.get("student") or config["model"]
             size = network["preprocessing"]["size"]
             weights = (config if "student" in config else config["task"]).get("weights")
@@ -70,6 +75,7 @@ class ResumedRun:
 
 def schedule_for(length: Length, paper: Schedule, fitting: Schedule, begun: ResumedRun | None = None) -> Schedule:
     """Choose the given schedule, a resumed run's, the paper's, or one that fits the images; apply the changes to it."""
+    fitting = fitting.changed({"precision": "auto"})  # the paper's is fp32
     chosen = length.schedule or (begun.schedule if begun else paper if length.profile == "paper" else fitting)
     return chosen.changed(length.changes)
 
@@ -77,7 +83,7 @@ def schedule_for(length: Length, paper: Schedule, fitting: Schedule, begun: Resu
 def timed(length: Length, schedule: Schedule, images: int, images_per_second: float, what: str) -> Schedule:
     """Set the epochs to what fits in the minutes, if these are given; log what will be trained, and about how long."""
     if length.minutes is not None:
-        passes = int(length.share * length.minutes * 60 * images_per_second / images)
+        passes = together().agreed(int(length.share * length.minutes * 60 * images_per_second / images))
         if not passes:
             needed = duration(images / images_per_second)
             raise DmcError(f"a pass over {images:,} images takes {needed}: allow more minutes, or take fewer images")

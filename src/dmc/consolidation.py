@@ -26,8 +26,10 @@ from dmc.distill.cache import AnswerCache
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
 from dmc.models.model import AnyModel
+from dmc.precision import settled
 from dmc.seeds import seed_for
-from dmc.training.loop import Objective, fit, images_per_second
+from dmc.training.loop import fit, images_per_second
+from dmc.training.objective import Objective
 from dmc.training.run_folder import Run, versions
 
 Images = OneSet | Sequence[OneSet]  # one set of images, or several to be joined
@@ -38,8 +40,8 @@ ASKING_SECONDS = 20  # and how long that may take
 # At most a tenth of the auxiliary images is held out, to measure what the student has learned. If that tenth has fewer
 # images than this, it would tell nothing: none is held out, and the student is measured on images it was trained on.
 LEAST_HELD_OUT = 20
-TOLD_ELSEWHERE = {"arch", "size", "seed", "memory", "aux_limit", "held_out"}  # by other keys of run.json
-OF_THE_CACHE = {"cache", "cache_limit", "views"}  # where answers are kept changes nothing; how many views does
+TOLD_ELSEWHERE = {"arch", "size", "seed", "memory", "aux_limit", "held_out", "views"}  # by other keys of run.json
+PLACES = {"cache", "cache_limit"}  # where answers are kept changes nothing
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ class Consolidation(ABC, Generic[AnyModel]):
     notes: Mapping[str, str] = {}  # also for the card
 
     def __init__(self, aux: Images, config: ConsolidateConfig, schedule: Schedule) -> None:
-        self.aux, self.config, self.schedule = open_auxiliary(aux, config), config, schedule
+        self.aux, self.config, self.schedule = open_auxiliary(aux, config), config, settled(schedule)
         tenth = len(self.aux) // 10
         self.held_out = min(config.held_out, tenth) if tenth >= LEAST_HELD_OUT else 0
 
@@ -150,7 +152,7 @@ class Consolidation(ABC, Generic[AnyModel]):
             ],
             "aux": {"name": self.aux.name, "images": len(self.aux), "held": self.held, "held_out": self.held_out},
             "student": self.student.settings,
-            **self.config.model_dump(exclude=TOLD_ELSEWHERE | OF_THE_CACHE),
+            **self.config.model_dump(exclude=TOLD_ELSEWHERE | PLACES),
             "views": self.cache.views if self.cache else None,
             "schedule": self.schedule.model_dump(),
             "seed": self.config.seed,
@@ -186,7 +188,8 @@ class Consolidation(ABC, Generic[AnyModel]):
                 "compared": f"on {findings.images} auxiliary images that were {seen}: {findings.overall}",
                 **({"warning": findings.warnings} if findings.warnings else {}),
                 "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {len(loader.skipped)} skipped)",
-                "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.config.seed}",
+                "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.config.seed}, "
+                f"{self.schedule.precision}",
                 **self.notes,
             }
             return run.finish(self.student)
@@ -248,7 +251,7 @@ class Consolidation(ABC, Generic[AnyModel]):
         device = pick_device()
         self.teachers.to(device).fold()
         self.student.to(device)
-        return images_per_second(self.student.module, self.objective(), batch.to(device))
+        return images_per_second(self.student.module, self.objective(), batch.to(device), self.schedule.precision)
 
     def estimate(self) -> Estimate:
         """Time two steps on real images, and measure the teachers side by side."""

@@ -5,9 +5,12 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
+from dmc.processes import together
+
 
 def pick_device() -> torch.device:
-    """Give the accelerator if there is one, else the CPU."""
+    """Give the accelerator if there is one, else the CPU; of several, the one of this process."""
+    together()
     return torch.accelerator.current_accelerator(check_available=True) or torch.device("cpu")
 
 

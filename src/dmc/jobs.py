@@ -38,7 +38,7 @@ class LabeledTraining:
         schedule = schedule_for(self.length, *usual, begun)
         objective = self.task.supervised(model, self.source.classes)
         if not begun:
-            speed = training_speed(objective, model, self.source, schedule.batch_size)
+            speed = training_speed(objective, model, self.source, schedule)
             schedule = timed(self.length, schedule, images, speed, self.what)
         trained: Model = fit_labeled(
             model,

@@ -36,7 +36,7 @@ from dmc.models.detector import MIN_SCORE, Detector, nms
 from dmc.models.pyramids import IMAGENET
 from dmc.tasks.detector_consolidation import DetectionDistillation, DetectorConsolidation
 from dmc.training.detection import DetectionLoss
-from dmc.training.loop import Objective
+from dmc.training.objective import Objective
 from tests.conftest import Answer, load_detector, tiny
 from tests.detectors import TINY, untrained
 

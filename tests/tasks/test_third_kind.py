@@ -34,7 +34,7 @@ from dmc.models.model import MODELS, Model
 from dmc.tasks import TASKS, register
 from dmc.tasks.base import Names, Place, VisionTask
 from dmc.training.held_out import HeldOut
-from dmc.training.loop import Objective
+from dmc.training.objective import Objective
 from tests.conftest import Answer
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (230, 230, 230)}

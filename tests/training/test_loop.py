@@ -30,7 +30,8 @@ from dmc.methods.importance import Regularised
 from dmc.methods.lwf import WithoutForgetting
 from dmc.tasks.classifier_consolidation import Distillation
 from dmc.training.classification import Supervised
-from dmc.training.loop import Objective, fit
+from dmc.training.loop import fit
+from dmc.training.objective import Objective
 from dmc.training.optimizer import optimizer_for
 from dmc.training.run_folder import Run
 from tests.conftest import classifiers, tiny, write_images

@@ -36,6 +36,7 @@ from dmc.cli.options import (
 )
 from dmc.config import Config, ConsolidateConfig, LearnConfig, Length, PredictConfig, RunConfig, Schedule, TrainConfig
 from dmc.errors import DmcError, first_line
+from dmc.processes import is_main, launched
 
 if TYPE_CHECKING:
     from dmc.models.model import Model
@@ -50,10 +51,16 @@ class Verbs(TyperGroup):
         except KeyboardInterrupt as stop:
             said = [str(stop) or "interrupted", *getattr(stop, "__notes__", [])[:1]]
             if len(said) > 1:
-                resumes = any(option.name == "resume" for option in self.commands[ctx.invoked_subcommand].params)
-                said.append(f"the same command {'with --resume ' * resumes}goes on")
-            print(f"\ndmc: {'; '.join(said)}", file=sys.stderr)
+                said.append(f"the same command {'with --resume ' * resumes(ctx)}goes on")
+            if is_main():
+                print(f"\ndmc: {'; '.join(said)}", file=sys.stderr)
             raise typer.Exit(128 + getattr(stop, "by", signal.SIGINT)) from None
+
+
+def resumes(ctx: Any) -> bool:
+    """Tell whether the command that is run has the option --resume, as all do that train one model."""
+    command = ctx.command.commands.get(ctx.invoked_subcommand)
+    return command is not None and any(option.name == "resume" for option in command.params)
 
 
 app = typer.Typer(
@@ -216,11 +223,14 @@ def show_version(wanted: bool) -> None:
 
 @app.callback()
 def common(
+    ctx: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", help="Show the version", is_eager=True, callback=show_version)
     ] = False,
 ) -> None:
     """One vision model out of several, without the data they were trained on."""
+    if launched() and not resumes(ctx):
+        raise DmcError(f"{ctx.invoked_subcommand} works in one process: run it without a launcher")
 
 
 class Notices(logging.Handler):
@@ -233,10 +243,18 @@ class Notices(logging.Handler):
 
 
 def show_notices() -> None:
-    """Let `Notices`, and nothing else, print what the library logs."""
+    """Let `Notices`, and nothing else, print what the library logs; of several processes only the first speaks."""
     notices = logging.getLogger("dmc")
     notices.handlers = [Notices()]
-    notices.setLevel(logging.INFO)
+    notices.setLevel(logging.INFO if is_main() else logging.ERROR)
+    if not is_main():
+        sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
+
+
+def complain(text: object) -> None:
+    """Print an error; of several processes, which mostly have the same, only the first does."""
+    if is_main():
+        print(text, file=sys.stderr)
 
 
 def main() -> None:
@@ -246,14 +264,14 @@ def main() -> None:
     try:
         sys.exit(app(prog_name="dmc", standalone_mode=False))
     except typer.TyperException as error:  # an unknown option or command, a value that does not fit
-        print(error if len(sys.argv) == 1 else f"dmc: {error.format_message()}", file=sys.stderr)
+        complain(error if len(sys.argv) == 1 else f"dmc: {error.format_message()}")
     except DmcError as error:
-        print(f"dmc: {error}", file=sys.stderr)
+        complain(f"dmc: {error}")
     except OSError as error:  # a full disk, a folder that is a file, no permission
-        print(f"dmc: {error.filename or 'system'}: {error.strerror or first_line(error)}", file=sys.stderr)
+        complain(f"dmc: {error.filename or 'system'}: {error.strerror or first_line(error)}")
     except Exception as error:  # out of memory, a damaged file that its reader chokes on, or a bug of ours
         if os.environ.get("DMC_TRACEBACK"):
             raise
         said = f"{type(error).__name__}: {first_line(error)}"
-        print(f"dmc: unexpected {said} (DMC_TRACEBACK=1 shows where)", file=sys.stderr)
+        print(f"dmc: unexpected {said} (DMC_TRACEBACK=1 shows where)", file=sys.stderr)  # of whichever process
     sys.exit(2)

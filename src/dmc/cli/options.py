@@ -13,6 +13,7 @@ from dmc.classes import read_names
 from dmc.config import Config, options_of
 from dmc.errors import DmcError
 from dmc.files import require_free
+from dmc.processes import is_main
 
 if TYPE_CHECKING:
     from dmc.models.model import Model
@@ -104,7 +105,8 @@ def free_folder(out: Path, settings: Mapping[str, Any]) -> Path:
     """Refuse a folder that cannot hold the result, before anything is loaded."""
     if out == Path():
         raise DmcError("--out is empty or the current folder; name a folder for the result")
-    require_free(out, settings.get("resume", False))
+    if is_main():  # which may have begun to write to it before another process looks
+        require_free(out, settings.get("resume", False))
     return out
 
 

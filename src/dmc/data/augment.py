@@ -50,7 +50,7 @@ def stored_mirrored(ids_N: Tensor, view: int, flip: bool) -> Tensor:
 
 def _mixed(ids_N: Tensor, view: int) -> npt.NDArray[np.uint64]:
     """Mix content and view into 64 bits that look random: the finalizer of SplitMix64."""
-    bits = ids_N.numpy().view(np.uint64) + np.uint64(view + 1) * np.uint64(0x9E3779B97F4A7C15)
+    bits = ids_N.numpy().view(np.uint64) + np.uint64((view + 1) * 0x9E3779B97F4A7C15 % 2**64)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return bits ^ (bits >> np.uint64(31))

@@ -25,7 +25,7 @@ from dmc.models.model import AnyModel, Model
 from dmc.recipes.profile import Profile
 from dmc.tasks import task_of
 from dmc.training.labeled import fit_labeled
-from dmc.training.loop import Objective
+from dmc.training.objective import Objective
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from dmc.metrics.incremental import Measured
 from dmc.models.model import AnyModel, Model
 from dmc.training.held_out import HeldOut
 from dmc.training.labeled import fit_labeled
-from dmc.training.loop import Objective
+from dmc.training.objective import Objective
 
 Place = str | Path | Source  # labeled data, or where it is
 Names = Iterable[str] | None  # of the classes to keep; None: all

@@ -35,7 +35,7 @@ from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 from dmc.training.classification import Supervised
 from dmc.training.held_out import HeldOut, tested_classes
-from dmc.training.loop import Objective
+from dmc.training.objective import Objective
 
 SMALL_SIDE = 48  # pixels; up to here images are CIFAR's kind, and a CIFAR ResNet is the network for them
 

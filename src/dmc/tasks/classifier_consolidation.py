@@ -35,7 +35,7 @@ from dmc.models.architectures import default_preprocessing, known_architecture
 from dmc.models.specialist import Specialist
 from dmc.progress import progress
 from dmc.seeds import seed_for
-from dmc.training.loop import Objective
+from dmc.training.objective import Objective
 
 SAMPLE = 2048  # auxiliary images behind the agreement report and behind `scale: pool-std`
 

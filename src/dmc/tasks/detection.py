@@ -34,7 +34,7 @@ from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.detector_consolidation import DetectorConsolidation
 from dmc.training.detection import DetectionLoss
 from dmc.training.held_out import HeldOut, tested_classes
-from dmc.training.loop import Objective
+from dmc.training.objective import Objective
 
 
 class Detection(VisionTask[Detector]):

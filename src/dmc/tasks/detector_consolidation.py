@@ -22,7 +22,7 @@ from dmc.distill.detector_teachers import DetectorTeachers, gathered, require_sa
 from dmc.distill.losses import loss_named
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
-from dmc.training.loop import Objective
+from dmc.training.objective import Objective
 
 log = logging.getLogger("dmc")
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from dmc.data.batch import Batch
 from dmc.device import index
 from dmc.models.specialist import Specialist
-from dmc.training.loop import Objective
+from dmc.training.objective import Objective
 
 
 class Supervised(Objective):

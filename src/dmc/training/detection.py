@@ -12,7 +12,7 @@ from dmc.data.detection_batch import DetectionBatch
 from dmc.device import index
 from dmc.models.detector import Detector
 from dmc.models.one_stage import Answers
-from dmc.training.loop import Objective
+from dmc.training.objective import Objective
 
 
 class DetectionLoss(Objective):

@@ -14,8 +14,10 @@ from dmc.data.sources import Source
 from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.models.model import AnyModel, Model
+from dmc.precision import settled
 from dmc.training.held_out import HeldOut
-from dmc.training.loop import Objective, fit, images_per_second
+from dmc.training.loop import fit, images_per_second
+from dmc.training.objective import Objective
 from dmc.training.run_folder import Run, versions
 
 
@@ -36,6 +38,7 @@ def fit_labeled(
 
     `settings` are what makes the objective: a resumed run must have the same. `memory` is in bytes of pixels.
     """
+    schedule = settled(schedule)
     config = {
         "command": "train",
         "task": {"name": objective.name, **(settings or {})},
@@ -58,19 +61,20 @@ def fit_labeled(
         model.provenance = {
             "made by": "dmc train",
             "data": f"{source.name} ({loader.count} images, {len(loader.skipped)} skipped)",
-            "training": f"{schedule.epochs} epochs, {at.images} images seen, seed {seed}",
+            "training": f"{schedule.epochs} epochs, {at.images} images seen, seed {seed}, {schedule.precision}",
             **(held_out.result(model) if held_out else {}),
         }
         return run.finish(model)
 
 
-def training_speed(objective: Objective, model: Model, source: Source, batch_size: int) -> float:
+def training_speed(objective: Objective, model: Model, source: Source, schedule: Schedule) -> float:
     """Measure the images per second of a training on one batch of its images."""
     images = (
         (record, image) for record, image in decoded(source.records(seed=0), model.transform) if image is not None
     )
-    framed = list(islice(images, batch_size))
+    framed = list(islice(images, schedule.batch_size))
     if not framed:
         raise DmcError(f"no image in {source.name} can be decoded")
     model.to(pick_device())
-    return images_per_second(model.module, objective, model.transform.batch(framed).to(pick_device()))
+    batch = model.transform.batch(framed).to(pick_device())
+    return images_per_second(model.module, objective, batch, settled(schedule).precision)

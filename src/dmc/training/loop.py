@@ -3,49 +3,25 @@
 from __future__ import annotations
 
 import math
+import signal
 import time
-from abc import ABC, abstractmethod
-from typing import ClassVar
+from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from dmc.config import Schedule
+from dmc.config import Precision, Schedule
 from dmc.data.batch import Batch
 from dmc.data.loader import ImageLoader
-from dmc.device import pick_device
 from dmc.errors import DmcError
+from dmc.precision import autocast
+from dmc.processes import reporting, together
 from dmc.progress import training_progress
 from dmc.seeds import seed_for
-from dmc.training.optimizer import clip_gradients, optimizer_for
+from dmc.training.objective import Objective
 from dmc.training.run_folder import Position, Run
+from dmc.training.step import Step
 from dmc.training.stopping import Stopped, StopSignals
-
-
-class Objective(ABC):
-    """What is minimised. The two hooks serve methods that accumulate something along the way."""
-
-    name: ClassVar[str]  # in run.json: a run can be resumed only with the objective that it began with
-
-    @abstractmethod
-    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        """Compute the losses of a batch through the network that is trained, which the loop may have wrapped.
-
-        `loss` is minimised; the other losses in the dict are only recorded. Nothing may wait for the device here.
-        """
-
-    def require_sound(self) -> None:  # noqa: B027 (optional)
-        """Refuse answers that nobody could learn from. Waits for the device, so it is not called at each step."""
-
-    def gradients_ready(self) -> None:  # noqa: B027 (optional)
-        """Act on the gradients of `loss`, before the optimizer changes the weights."""
-
-    def weights_stepped(self) -> None:  # noqa: B027 (optional)
-        """Act on the weights that the optimizer has just changed."""
-
-    def notes(self) -> dict[str, Tensor]:
-        """Give the tensors that a resumed run needs besides the weights; resuming fills them in place."""
-        return {}
 
 
 def fit(
@@ -63,61 +39,61 @@ def fit(
     With `views`, pass i sees the stored view i (modulo `views`) of each image; without, augmentation is drawn anew.
     On a CPU the weights depend on the arguments alone, bit for bit, however often the run was killed.
     """
-    device = pick_device()
-    network = module.to(device).to(memory_format=torch.channels_last).train()
-    optimizer = optimizer_for(schedule, network)
+    step, processes = Step(module, objective, schedule), together()
     steps_per_epoch = loader.steps(schedule.batch_size)
     last_step = schedule.epochs * steps_per_epoch
-    at = run.restore(network, optimizer, objective.notes())
-    batches = loader.batches(seed, schedule.batch_size, at.step)
-    total = schedule.epochs * loader.count
+    at = run.restore(step.state, objective.notes())
+    step.begin()
+    loader.share = processes.share
+    batches = augmented(loader, schedule, seed, at.step, views, step.device)
 
     def note() -> str:
         return f"epoch {-(-at.step // steps_per_epoch)} of {schedule.epochs}, loss {at.mean_loss:.4g}"
 
     with (
-        training_progress(total, what, at.images, note) as stepped,
+        training_progress(schedule.epochs * loader.count, what, at.images, note) as stepped,
         torch.random.fork_rng(devices=[]),
         StopSignals() as stop,
+        reporting(),
     ):
         started = time.monotonic()
         while at.step < last_step:
-            torch.manual_seed(seed_for(seed, "step", at.step))
             batch = next(batches)
-            if views is not None:
-                batch = batch.in_view(at.step // steps_per_epoch % views)
-            batch = batch.to(device).augmented(schedule.pad, schedule.flip)
+            (whole,) = processes.summed(len(batch))
             lr = schedule.lr_at(at.step, steps_per_epoch)
-            for group in optimizer.param_groups:
-                group["lr"] = lr
+            at.add(step(batch, lr, whole), len(batch), round(whole))
 
-            losses = objective.losses(network, batch)
-            optimizer.zero_grad()
-            losses["loss"].backward()  # type: ignore[no-untyped-call]
-            objective.gradients_ready()
-            clip_gradients(schedule, network)
-            optimizer.step()
-            objective.weights_stepped()
-
-            at.add(losses, len(batch))
             epoch = -(-at.step // steps_per_epoch)
-            stepped(len(batch))
-            due = run.checkpoint_due or at.step == last_step or stop.asked is not None
+            stepped(round(whole))
+            saving, stopping = processes.summed(run.checkpoint_due, stop.asked is not None)
+            due = saving or stopping or at.step == last_step
             epoch_ends = at.step % steps_per_epoch == 0
             if due or epoch_ends:  # losses are not read at each step, since that waits for the device
                 objective.require_sound()
-                require_finite(at, network if due else None)
-                at.seconds += time.monotonic() - started  # by now the device has done all of it
-            if epoch_ends:
-                run.log(epoch=epoch, lr=lr, **at.end_epoch())
-            if due:
-                run.checkpoint(network, optimizer, objective.notes(), at)
-            if due or epoch_ends:
+                totals = at.gathered()
+                require_finite(totals, module if due else None)
+                totals.seconds += time.monotonic() - started  # by now the device has done all of it
+                if epoch_ends:
+                    run.log(epoch=epoch, lr=lr, **totals.end_epoch())
+                if due:
+                    run.checkpoint(step.state, objective.notes(), totals)
                 started = time.monotonic()
-            if stop.asked is not None and at.step < last_step:
-                raise Stopped(stop.asked, f"{what} stopped in epoch {epoch} of {schedule.epochs}")
-    network.eval()
+            if stopping and at.step < last_step:
+                raise Stopped(stop.asked or signal.SIGTERM, f"{what} stopped in epoch {epoch} of {schedule.epochs}")
+    module.eval()
     return at
+
+
+def augmented(
+    loader: ImageLoader, schedule: Schedule, seed: int, first_step: int, views: int | None, device: torch.device
+) -> Iterator[Batch]:
+    """Give the batches of a training, from a step on, on the device and augmented; each seeds torch's generator."""
+    steps = loader.steps(schedule.batch_size)
+    for step, batch in enumerate(loader.batches(seed, schedule.batch_size, first_step), first_step):
+        torch.manual_seed(seed_for(seed, "step", step))
+        if views is not None:
+            batch = batch.in_view(step // steps % views)
+        yield batch.to(device).augmented(schedule.pad, schedule.flip)
 
 
 def require_finite(at: Position, module: nn.Module | None) -> None:
@@ -129,14 +105,15 @@ def require_finite(at: Position, module: nn.Module | None) -> None:
         raise DmcError(f"training diverged: {broken[0]} is not finite by step {at.step}; lower the learning rate")
 
 
-def images_per_second(module: nn.Module, objective: Objective, batch: Batch) -> float:
+def images_per_second(module: nn.Module, objective: Objective, batch: Batch, precision: Precision = "fp32") -> float:
     """Time a step on a batch, and leave the network as it was."""
     rate = 0.0
     before = {name: value.clone() for name, value in module.state_dict().items()}
     module.train()
     for _ in range(2):  # the first one warms up
         started = time.monotonic()
-        loss = objective.losses(module, batch)["loss"]
+        with autocast(precision, batch.images_N3HW.device):
+            loss = objective.losses(module, batch)["loss"]
         loss.backward()  # type: ignore[no-untyped-call]
         loss.item()  # waits for the device
         rate = len(batch) / (time.monotonic() - started)

@@ -14,26 +14,36 @@ import shutil
 import subprocess
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from filelock import FileLock, Timeout
-from torch import Tensor, nn
+from torch import Tensor
 
 from dmc.config import RunConfig
 from dmc.errors import DmcError, first_line
 from dmc.files import OWN_FILES, replacing, require_free, write_text
 from dmc.models.model import AnyModel
 from dmc.models.weights import load_weights, read_weights, weights_in
+from dmc.processes import is_main, together
 
 MAY_DIFFER = ("versions", "from")  # a teacher may have been moved: its fingerprint is what counts
 PLACES = ("name", "weights")  # paths of images or of a file: on another machine they are in another folder
 log = logging.getLogger("dmc")
+
+
+class Stateful(Protocol):
+    """What a checkpoint can hold."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any, /) -> Any: ...
 
 
 @dataclass
@@ -44,16 +54,28 @@ class Position:
     images: int = 0
     seconds: float = 0.0
     loss_sums: dict[str, float | Tensor] = field(default_factory=dict)  # on the device, until they are read
-    epoch_images: int = 0
+    epoch_images: int = 0  # that the sums are over: of this process, until they are gathered
 
-    def add(self, losses: dict[str, Tensor], images: int) -> None:
-        """Count a step on `images` images with these mean losses. Does not wait for the device."""
+    def add(self, losses: dict[str, Tensor], own: int, whole: int) -> None:
+        """Count a step on `own` of its `whole` images, with these mean losses. Does not wait for the device."""
         self.step += 1
-        self.images += images
-        self.epoch_images += images
+        self.images += whole
+        self.epoch_images += own
         for name, loss in losses.items():
             wide = torch.float32 if loss.device.type == "mps" else torch.float64  # MPS has no float64
-            self.loss_sums[name] = self.loss_sums.get(name, 0.0) + loss.detach().to(wide) * images
+            self.loss_sums[name] = self.loss_sums.get(name, 0.0) + loss.detach().to(wide) * own
+
+    def gathered(self) -> Position:
+        """Give the position with the sums of all processes, which only the first one goes on with.
+
+        Waits for the device.
+        """
+        names = list(self.loss_sums)
+        *sums, images = together().summed(*map(float, self.loss_sums.values()), self.epoch_images)
+        totals = self if is_main() else replace(self)
+        self.loss_sums, self.epoch_images = {}, 0
+        totals.loss_sums, totals.epoch_images = dict(zip(names, sums, strict=True)), round(images)
+        return totals
 
     @property
     def mean_loss(self) -> float:
@@ -77,13 +99,21 @@ class Run:
         how: RunConfig = RunConfig(),  # noqa: B008 (frozen)
     ) -> None:
         self.temporary = out is None
-        self.folder = Path(tempfile.mkdtemp(prefix="dmc-")) if out is None else Path(out)
+        self.folder = Path(tempfile.mkdtemp(prefix="dmc-") if out is None and is_main() else out or "")
         self.config: dict[str, Any] = json.loads(json.dumps(config))
         self.how = how
         self.made_folders: list[Path] = []
         self.fresh = False
 
     def __enter__(self) -> Run:
+        if is_main():
+            self._take_folder()
+        self.last_checkpoint = time.monotonic()
+        together().agreed(None)  # the others wait until the folder is known to be free
+        return self
+
+    def _take_folder(self) -> None:
+        """Lock the folder, and refuse one that holds another run."""
         self.made_folders = [p for p in (self.folder, *self.folder.parents) if not p.exists()]
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -99,12 +129,12 @@ class Run:
         except DmcError:
             self._leave()
             raise
-        self.last_checkpoint = time.monotonic()
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if not is_main():
+            return
         learned = (self.folder / "checkpoint.pt").exists()
         if kind is not None and self.fresh and not learned:
             for name in OWN_FILES:  # leave nothing half-written
@@ -142,26 +172,34 @@ class Run:
     @property
     def finished(self) -> bool:
         """Whether the folder holds the run's result already, which is then logged."""
-        found = (self.folder / "config.json").exists()
+        found = together().agreed((self.folder / "config.json").exists())
         if found:
             log.info(f"{self.folder} is finished: nothing is trained again")
         return found
 
-    def restore(self, module: nn.Module, optimizer: torch.optim.Optimizer, notes: dict[str, Tensor]) -> Position:
-        """Fill module, optimizer and notes from the checkpoint and give its position; without one, begin at step 0."""
+    def restore(self, parts: Mapping[str, Stateful], notes: dict[str, Tensor]) -> Position:
+        """Fill the parts and notes from the checkpoint and give its position; without one, begin at step 0."""
+        state = together().agreed(self._last_state() if is_main() else None)
+        if state is None:
+            return Position()
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+        for name, note in notes.items():
+            note.copy_(state["notes"][name])
+        position = Position(**state["position"])
+        return position if is_main() else replace(position, loss_sums={}, epoch_images=0)
+
+    def _last_state(self) -> dict[str, Any] | None:
+        """Read the checkpoint, and cut off what was logged after it; give None if there is none."""
         path, metrics = self.folder / "checkpoint.pt", self.folder / "metrics.jsonl"
         if not path.exists():
             metrics.unlink(missing_ok=True)
-            return Position()
+            return None
         state = _read_checkpoint(path)
-        module.load_state_dict(state["module"])
-        optimizer.load_state_dict(state["optimizer"])
-        self.recall(notes)
-        position = Position(**state["position"])
         if metrics.exists():  # lines written after the checkpoint will be written again
-            kept = [line for line in metrics.read_text().splitlines() if _step_of(line) <= position.step]
+            kept = [line for line in metrics.read_text().splitlines() if _step_of(line) <= state["position"]["step"]]
             write_text(metrics, "".join(f"{line}\n" for line in kept))
-        return position
+        return state
 
     def recall(self, notes: dict[str, Tensor]) -> None:
         """Fill these tensors with what the checkpoint keeps of them."""
@@ -170,13 +208,13 @@ class Run:
             for name, note in notes.items():
                 note.copy_(state["notes"][name])
 
-    def checkpoint(
-        self, module: nn.Module, optimizer: torch.optim.Optimizer, notes: dict[str, Tensor], position: Position
-    ) -> None:
+    def checkpoint(self, parts: Mapping[str, Stateful], notes: dict[str, Tensor], position: Position) -> None:
         """Replace the checkpoint by the present state."""
+        self.last_checkpoint = time.monotonic()
+        if not is_main():
+            return
         state = {
-            "module": module.state_dict(),
-            "optimizer": optimizer.state_dict(),
+            **{name: part.state_dict() for name, part in parts.items()},
             "notes": notes,
             "position": asdict(position) | {"loss_sums": {k: float(total) for k, total in position.loss_sums.items()}},
         }
@@ -185,7 +223,6 @@ class Run:
                 torch.save(state, path)
             except RuntimeError as error:  # what torch makes of a full disk
                 raise DmcError(f"cannot write {self.folder / 'checkpoint.pt'}: {first_line(error)}") from None
-        self.last_checkpoint = time.monotonic()
 
     @property
     def checkpoint_due(self) -> bool:
@@ -194,6 +231,8 @@ class Run:
 
     def log(self, **values: Any) -> None:
         """Add a line to metrics.jsonl."""
+        if not is_main():
+            return
         with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
             file.write(json.dumps(values) + "\n")
 
@@ -213,7 +252,9 @@ class Run:
     def finish(self, model: AnyModel) -> AnyModel:
         """Save the model in the run's folder and name it after that, unless the folder is temporary."""
         if not self.temporary:
-            model.save(self.folder)
+            if is_main():
+                model.save(self.folder)
+            together().agreed(None)  # nobody reads it before it is whole
             model.name = str(self.folder)
         return model
 

@@ -1,0 +1,65 @@
+"""One step of training: the schedule's precision and optimizer, on a batch that all processes share."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import torch
+from torch import Tensor, nn
+
+from dmc.config import Schedule
+from dmc.data.batch import Batch
+from dmc.device import pick_device
+from dmc.precision import autocast
+from dmc.processes import lost_peers, together
+from dmc.training.objective import Objective
+from dmc.training.optimizer import clip_gradients, optimizer_for
+from dmc.training.run_folder import Stateful
+from dmc.training.synced_norm import SyncedNorm
+
+
+class Step:
+    """The network, its optimizer, and how a batch changes the weights."""
+
+    def __init__(self, module: nn.Module, objective: Objective, schedule: Schedule) -> None:
+        self.objective, self.schedule, self.device, self.processes = objective, schedule, pick_device(), together()
+        self.module = module.to(self.device).to(memory_format=torch.channels_last).train()
+        self.optimizer = optimizer_for(schedule, module)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=schedule.precision == "fp16")
+        self.network = module
+
+    @property
+    def state(self) -> dict[str, Stateful]:
+        """What a checkpoint holds of it, by name."""
+        scaler = {"scaler": self.scaler} if self.scaler.is_enabled() else {}
+        return {"module": self.module, "optimizer": self.optimizer, **scaler}
+
+    def begin(self) -> None:
+        """Wrap the network, which has its first weights by now."""
+        self.network = self.processes.wrapped(self.module)
+        if self.schedule.compile:
+            self.network = torch.compile(self.network)  # type: ignore[assignment]
+
+    def __call__(self, batch: Batch, lr: float, whole: float) -> dict[str, Tensor]:
+        """Change the weights once, by this share of a batch of `whole` images; give the share's mean losses."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        with ExitStack() as how:
+            how.enter_context(autocast(self.schedule.precision, self.device))
+            if self.processes.count > 1:
+                how.enter_context(lost_peers())
+                how.enter_context(SyncedNorm())
+                torch.manual_seed(torch.initial_seed() + self.processes.rank)  # dropout differs between processes
+            losses = self.objective.losses(self.network, batch)
+        self.optimizer.zero_grad()
+        # The processes' gradients are averaged, so a loss counts as its share of all images.
+        share = len(batch) * self.processes.count / whole
+        with lost_peers():
+            self.scaler.scale(losses["loss"] * share).backward()  # type: ignore[no-untyped-call]
+        self.scaler.unscale_(self.optimizer)
+        self.objective.gradients_ready()
+        clip_gradients(self.schedule, self.module)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.objective.weights_stepped()
+        return losses
