@@ -6,11 +6,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from timm.layers import FrozenBatchNormAct2d
 from torch import nn
+from torchvision.ops import FrozenBatchNorm2d
 
-from dmc.distill.folding import NORMS, folded
+from dmc.distill.folding import folded
 from dmc.models.architectures import create
 from dmc.models.detector import Detector
+
+NORMS = (nn.BatchNorm2d, FrozenBatchNorm2d, FrozenBatchNormAct2d)  # timm's BatchNormAct2d is a BatchNorm2d
 
 
 def with_statistics(module: nn.Module) -> nn.Module:

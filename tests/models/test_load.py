@@ -14,7 +14,7 @@ import dmc
 from dmc.data.decode import CenterCrop
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
-from dmc.models.architecture_source import Architectures, ArchitectureSource, Trained
+from dmc.models.architecture_source import Architectures, ArchitectureSource, Listed, Trained
 from dmc.models.detector import Detector
 from dmc.models.load import class_for, load
 from dmc.models.model import MODELS, Model, require
@@ -27,11 +27,6 @@ IMAGES = torch.randint(0, 256, (2, 3, 8, 8), dtype=torch.uint8, generator=torch.
 
 class Pointwise(ArchitectureSource):
     """A source with an architecture of one layer, which answers for every pixel, and a released network of it."""
-
-    scheme = "toys"
-
-    def claims(self, arch: str) -> bool:
-        return self.bare(arch) == "pointwise"
 
     def canonical(self, arch: str) -> str:
         return self.bare(arch)
@@ -53,7 +48,7 @@ def segmenter() -> Iterator[type[Model]]:
 
     class Segmenter(Model):
         pipeline_tag, singular = "image-segmentation", "segmenter"
-        architectures = Architectures("segmenter", Pointwise())
+        architectures = Architectures("segmenter", Listed("(toys:)?pointwise", f"{__name__}:Pointwise", scheme="toys"))
 
         @classmethod
         def claims(cls, arch: str) -> bool:

@@ -25,7 +25,7 @@ def test_torchvisions_detectors_are_teachers(name: str, monkeypatch: pytest.Monk
     for norm in theirs.backbone.modules():
         if name == "retinanet_resnet50_fpn" and isinstance(norm, nn.BatchNorm2d):
             norm.eps = 0  # which torchvision does when it loads the weights
-    monkeypatch.setattr("dmc.models.one_stage.download_state_dict", lambda *_: theirs.state_dict())
+    monkeypatch.setattr("dmc.models.detector_family.download_state_dict", lambda *_: theirs.state_dict())
     ours = load_detector(f"torchvision:{name}").keep(["zebra", "person"])
     side = ours.transform.blank().shape[-1]
     images = torch.randint(0, 256, (1, 3, side, side), dtype=torch.uint8)

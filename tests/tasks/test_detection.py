@@ -28,7 +28,6 @@ from dmc.data.loader import open_loader
 from dmc.data.open import open_images
 from dmc.distill.detector_agreement import DetectorAgreement, as_objects, false_alarms
 from dmc.distill.detector_teachers import DetectorTeachers, Selected
-from dmc.distill.folding import NORMS
 from dmc.errors import DmcError
 from dmc.evaluation.detection import coco_average_precision, evaluate
 from dmc.metrics.average_precision import Detections
@@ -155,13 +154,13 @@ def test_an_interrupted_run_ends_with_the_same_weights_bit_for_bit(
 
 def test_training_asks_folded_teachers_without_autograd(monkeypatch: pytest.MonkeyPatch, unlabeled: Path) -> None:
     teachers = [untrained("ab"), untrained("c", seed=1)]
-    assert all(any(isinstance(part, NORMS) for part in teacher.module.modules()) for teacher in teachers)
+    assert all(any(isinstance(part, nn.BatchNorm2d) for part in teacher.module.modules()) for teacher in teachers)
     asked: list[tuple[bool, bool]] = []
     select = DetectorTeachers.select
 
     def watched(self: DetectorTeachers, images_N3HW: Tensor, count: int) -> Selected:
         found = select(self, images_N3HW, count)
-        folded = not any(isinstance(part, NORMS) for d in self.inference_models for part in d.module.modules())
+        folded = not any(isinstance(part, nn.BatchNorm2d) for d in self.inference_models for part in d.module.modules())
         asked.append((folded, found.logits_NST.requires_grad or found.boxes_NSB.requires_grad))
         return found
 

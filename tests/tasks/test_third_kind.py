@@ -29,7 +29,7 @@ from dmc.data.sources import UNLABELED, Record, Source, permuted
 from dmc.distill.targets import build_targets
 from dmc.distill.teachers import TeacherGroup
 from dmc.evaluation.matching import ClassChoice
-from dmc.models.architecture_source import Architectures, ArchitectureSource
+from dmc.models.architecture_source import Architectures, ArchitectureSource, Listed
 from dmc.models.model import MODELS, Model
 from dmc.tasks import TASKS, register
 from dmc.tasks.base import Names, Place, VisionTask
@@ -93,9 +93,6 @@ class Whole(CenterCrop):
 class PixelNets(ArchitectureSource):
     usage = "pixelnet"
 
-    def claims(self, arch: str) -> bool:
-        return arch == "pixelnet"
-
     def create(self, arch: str, num_classes: int, channels: int, weights: str | None) -> nn.Module:
         return nn.Sequential(nn.Conv2d(channels, 16, 1), nn.ReLU(), nn.Conv2d(16, num_classes, 1))
 
@@ -105,7 +102,7 @@ class PixelNets(ArchitectureSource):
 
 class Segmenter(Model):
     singular = "segmenter"
-    architectures = Architectures("segmenter", PixelNets())
+    architectures = Architectures("segmenter", Listed("pixelnet", f"{__name__}:PixelNets"))
 
     @classmethod
     def claims(cls, arch: str) -> bool:

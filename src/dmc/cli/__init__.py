@@ -42,6 +42,9 @@ if TYPE_CHECKING:
     from dmc.models.model import Model
 
 
+WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # how OpenMP's threads wait: standard, GNU's, Intel's
+
+
 class Verbs(TyperGroup):
     """The commands. One that is interrupted says what it has kept, and how to continue."""
 
@@ -257,8 +260,19 @@ def complain(text: object) -> None:
         print(text, file=sys.stderr)
 
 
+def wait_asleep() -> None:
+    """Let threads sleep while they wait for each other, unless the user has said how they wait.
+
+    By default they spin for milliseconds: on a busy machine, often on the very core that the awaited thread needs
+    (results/speed.md). OpenMP reads this once, when torch is loaded.
+    """
+    if not any(name in os.environ for name in WAITING):
+        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
+
 def main() -> None:
     """Run the command line. Every error is one line and exit status 2; `dmc` alone shows the help."""
+    wait_asleep()
     show_notices()
     warnings.filterwarnings("ignore", module="PIL")  # odd EXIF data and the like: the pixels are what counts
     try:

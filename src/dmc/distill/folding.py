@@ -6,12 +6,8 @@ import copy
 from typing import Any
 
 import torch
-from timm.layers import BatchNormAct2d, FrozenBatchNormAct2d
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
-from torchvision.ops import FrozenBatchNorm2d
-
-NORMS = (nn.BatchNorm2d, FrozenBatchNorm2d, FrozenBatchNormAct2d)  # timm's BatchNormAct2d is a BatchNorm2d
 
 
 def folded(module: nn.Module, example_N3HW: Tensor) -> nn.Module:
@@ -21,7 +17,7 @@ def folded(module: nn.Module, example_N3HW: Tensor) -> nn.Module:
     does not show what happens in place between the two, nor where else a convolution's output goes (as before the first
     block of a pre-activation ResNet), so the copy's answer is compared with the network's.
     """
-    if not any(isinstance(m, NORMS) for m in module.modules()):
+    if not any(map(_is_norm, module.modules())):
         return module
     generator = torch.Generator().manual_seed(0)
     noise_N3HW = torch.randn(example_N3HW.shape, generator=generator).to(example_N3HW)
@@ -30,6 +26,13 @@ def folded(module: nn.Module, example_N3HW: Tensor) -> nn.Module:
         pairs, answer = _conv_norm_pairs(twin, noise_N3HW)
         _fold_all(twin, pairs)
         return twin if _nearly_equal(answer, twin(noise_N3HW)) else module
+
+
+def _is_norm(module: nn.Module) -> bool:
+    """Tell a batch norm by its statistics: the frozen ones of torchvision and timm are not of torch's class."""
+    statistics = (getattr(module, name, None) for name in ("running_mean", "running_var"))
+    others = (hasattr(module, name) for name in ("weight", "bias", "eps"))
+    return all(isinstance(one, Tensor) for one in statistics) and all(others)
 
 
 def _conv_norm_pairs(module: nn.Module, images_N3HW: Tensor) -> tuple[list[tuple[nn.Conv2d, nn.Module]], Any]:
@@ -48,7 +51,7 @@ def _conv_norm_pairs(module: nn.Module, images_N3HW: Tensor) -> tuple[list[tuple
             pairs.append((conv, norm))
 
     hooks = [m.register_forward_hook(after_conv) for m in module.modules() if isinstance(m, nn.Conv2d)]
-    hooks += [m.register_forward_pre_hook(before_norm) for m in module.modules() if isinstance(m, NORMS)]
+    hooks += [m.register_forward_pre_hook(before_norm) for m in module.modules() if _is_norm(m)]
     answer = module(images_N3HW)
     for hook in hooks:
         hook.remove()
@@ -62,7 +65,7 @@ def _fold_all(module: nn.Module, pairs: list[tuple[nn.Conv2d, nn.Module]]) -> No
     for conv, norm in pairs:
         if convs.count(id(conv)) == 1 and norms.count(id(norm)) == 1:  # a head that several levels share is left alone
             _fold(conv, norm)
-            replacements[id(norm)] = _activation(norm)
+            replacements[id(norm)] = nn.Sequential(*norm.children())  # timm's norms carry an activation
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if id(child) in replacements:
@@ -88,10 +91,3 @@ def _fold(conv: nn.Conv2d, norm: Any) -> None:
         conv.weight, conv.bias, norm.running_mean, norm.running_var, norm.eps, norm.weight, norm.bias
     )
     conv.weight, conv.bias = (nn.Parameter(p.detach(), requires_grad=False) for p in (weight, bias))
-
-
-def _activation(norm: Any) -> nn.Module:
-    """Give what a folded norm leaves to do: timm's norms carry an activation."""
-    return (
-        nn.Sequential(norm.drop, norm.act) if isinstance(norm, BatchNormAct2d | FrozenBatchNormAct2d) else nn.Identity()
-    )

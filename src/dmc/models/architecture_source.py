@@ -1,9 +1,15 @@
-"""Where networks come from: `ArchitectureSource` is one place, `Architectures` are all places of one kind of model."""
+"""Where networks come from: `ArchitectureSource` is one place, `Architectures` lists all places of one kind of model.
+
+A place is imported when one of its names is asked for: the libraries behind some take seconds to load.
+"""
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -27,22 +33,43 @@ class Trained(NamedTuple):
     output: str | None = None  # what its logits mean; None: the usual for its kind
 
 
-class ArchitectureSource(ABC):
-    """One place that networks come from: its names, how to make them, their preprocessing and weights."""
+@dataclass(frozen=True)
+class Listed:
+    """An entry in the list of places that networks come from: all that is known of one before it is imported."""
 
-    scheme: ClassVar[str | None] = None  # `SCHEME:NAME` is a model that was released with its weights
-    settings: ClassVar[tuple[str, ...]] = ()  # what may follow a name: `NAME,width=64`
+    names: str  # regular expression: the names that belong to it, also if it will refuse them
+    home: str  # its class, an `ArchitectureSource`: `MODULE:CLASS`
+    scheme: str | None = None  # `SCHEME:NAME` is a model that was released with its weights
+    settings: tuple[str, ...] = ()  # what may follow a name: `NAME,width=64`
+
+    def claims(self, arch: str) -> bool:
+        """Tell whether a name belongs to this source, also if it will be refused."""
+        return re.fullmatch(self.names, arch) is not None
+
+    def releases(self, arch: str) -> bool:
+        """Tell whether a name is that of a model that was released with its weights."""
+        return self.scheme is not None and arch.startswith(f"{self.scheme}:")
+
+    def source(self) -> ArchitectureSource:
+        """Import the source."""
+        module, _, name = self.home.partition(":")
+        source: ArchitectureSource = getattr(import_module(module), name)(self)
+        return source
+
+
+class ArchitectureSource(ABC):
+    """One place that networks come from: how to make them, their preprocessing and weights."""
+
     usage: ClassVar[str] = ""  # its names, for the error about an unknown one
     has_imagenet_weights: ClassVar[bool] = True
     runs_code: ClassVar[bool] = False  # a saved model brings code, which whoever loads it must name to run it
 
-    @abstractmethod
-    def claims(self, arch: str) -> bool:
-        """Tell whether a name belongs to this source, also if it will be refused."""
+    def __init__(self, listed: Listed) -> None:
+        self.listed = listed
 
     def bare(self, arch: str) -> str:
         """Strip the scheme off a name."""
-        return arch.removeprefix(f"{self.scheme}:")
+        return arch.removeprefix(f"{self.listed.scheme}:")
 
     def canonical(self, arch: str) -> str:
         """Spell a name as models are saved with it; refuse an unknown name."""
@@ -96,19 +123,24 @@ class ClassifierSource(ArchitectureSource):
 class Architectures:
     """The sources of one kind of model; a name belongs to the first source that claims it."""
 
-    def __init__(self, what: str, *sources: ArchitectureSource) -> None:
-        """Join sources; `what` is the word for an architecture in errors."""
-        self.what, self.sources = what, sources
+    def __init__(self, what: str, *entries: Listed) -> None:
+        """List sources; `what` is the word for an architecture in errors."""
+        self.what, self.entries = what, entries
 
     def claims(self, arch: str) -> bool:
-        return any(source.claims(arch) for source in self.sources)
+        return any(entry.claims(arch) for entry in self.entries)
+
+    def entry(self, arch: str) -> Listed:
+        """Find the entry of an architecture's source; refuse a name that none claims."""
+        for entry in self.entries:
+            if entry.claims(arch):
+                return entry
+        usage = ", ".join(entry.source().usage for entry in self.entries)
+        raise DmcError(f"unknown {self.what} {arch!r}: use {usage}")
 
     def find(self, arch: str) -> ArchitectureSource:
-        """Find the source of an architecture; refuse a name that none claims."""
-        for source in self.sources:
-            if source.claims(arch):
-                return source
-        raise DmcError(f"unknown {self.what} {arch!r}: use {', '.join(source.usage for source in self.sources)}")
+        """Import the source of an architecture; refuse a name that none claims."""
+        return self.entry(arch).source()
 
     def known(self, arch: str) -> str:
         """Spell a name as models are saved with it; refuse an unknown name."""
@@ -131,4 +163,4 @@ class Architectures:
     @property
     def settings(self) -> tuple[str, ...]:
         """The settings that may follow an architecture's name."""
-        return tuple(dict.fromkeys(setting for source in self.sources for setting in source.settings))
+        return tuple(dict.fromkeys(setting for entry in self.entries for setting in entry.settings))

@@ -6,13 +6,15 @@ write a file for it and list it here, before timm.
 
 from __future__ import annotations
 
-from dmc.models.architecture_source import Architectures
-from dmc.models.cifar_resnet import CifarResNets
-from dmc.models.timm_models import TimmModels
-from dmc.models.torchvision_models import TorchvisionModels
-from dmc.models.user_network import UserNetworks
+from dmc.models.architecture_source import Architectures, Listed
 
-CLASSIFIERS = Architectures("architecture", UserNetworks(), TorchvisionModels(), CifarResNets(), TimmModels())
+CLASSIFIERS = Architectures(
+    "architecture",
+    Listed(r".+\.py:\w+", "dmc.models.user_network:UserNetworks"),
+    Listed("torchvision:.*", "dmc.models.torchvision_models:TorchvisionModels", scheme="torchvision"),
+    Listed(r"cifar_resnet\d+", "dmc.models.cifar_resnet:CifarResNets"),
+    Listed("(?s).*", "dmc.models.timm_models:TimmModels", scheme="timm"),
+)
 
 known_architecture = CLASSIFIERS.known
 create = CLASSIFIERS.create

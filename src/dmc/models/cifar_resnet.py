@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from dmc.errors import DmcError
 from dmc.models.architecture_source import ClassifierSource
 
-NAME = re.compile(r"(?:cifar_)?resnet(\d+)")
 USUAL_HEADS = re.compile(r"^(?:linear|classifier)\.")
 USUAL_BLOCKS = re.compile(r"^(?:layer|stage)_?([123])\.(\d+)\.")
 
@@ -96,20 +95,9 @@ class CifarResNet(nn.Module):
 
 
 class CifarResNets(ClassifierSource):
-    """`cifar_resnet32`, any depth 6n+2; also `resnet32`, as papers write, where timm has no network of that name."""
+    """`cifar_resnet32`, any depth 6n+2."""
 
     has_imagenet_weights = False
-
-    def claims(self, arch: str) -> bool:
-        match = NAME.fullmatch(arch)
-        if match is None or arch.startswith("cifar_"):
-            return match is not None
-        import timm
-
-        return int(match[1]) % 6 == 2 and not timm.is_model(arch)
-
-    def canonical(self, arch: str) -> str:
-        return f"cifar_{arch.removeprefix('cifar_')}"
 
     def random(self, arch: str, num_classes: int, channels: int) -> nn.Module:
         return CifarResNet(int(arch.removeprefix("cifar_resnet")), num_classes, channels)

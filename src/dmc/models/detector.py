@@ -7,28 +7,34 @@ from typing import Self
 
 import torch
 from torch import Tensor
-from torchvision.ops import batched_nms, clip_boxes_to_image, remove_small_boxes
 
 from dmc.data.detection_batch import ShorterSide
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line
 from dmc.metrics.average_precision import Detections
-from dmc.models.architecture_source import Architectures
-from dmc.models.fcos import FcosFamily
+from dmc.models.architecture_source import Architectures, Listed
 from dmc.models.model import Model
 from dmc.models.one_stage import Answers, OneStage
-from dmc.models.retinanet import RetinaNetFamily
-from dmc.models.ssd import SsdFamily
 
 MIN_SCORE, CANDIDATES, MAX_DETECTIONS, NMS = 0.05, 1000, 300, 0.5
 Decode = Callable[[Tensor, Tensor], Tensor]  # turns box offsets and their anchors into corners in pixels
+
+
+def _family(beginning: str, home: str, *settings: str) -> Listed:
+    """List a family by how its names begin. One with a colon further on is a user's FILE.py:FUNCTION."""
+    return Listed(f"(torchvision:)?{beginning}(:.*|[^:]*)", home, "torchvision", settings)
 
 
 class Detector(Model):
     """A detector, whose module gives logits and a box for each anchor of an image: see `dmc.models.one_stage`."""
 
     pipeline_tag, singular, outputs = "object-detection", "detector", ("sigmoid",)
-    architectures = Architectures("detector", RetinaNetFamily(), FcosFamily(), SsdFamily())
+    architectures = Architectures(
+        "detector",
+        _family("retinanet", "dmc.models.retinanet:RetinaNetFamily", "width", "depth", "scale", "norm"),
+        _family("fcos", "dmc.models.fcos:FcosFamily", "width", "depth", "norm"),
+        _family(r"ssd(\d|lite)", "dmc.models.ssd:SsdFamily"),
+    )
 
     @classmethod
     def untrained(
@@ -120,12 +126,14 @@ def nms(
     min_score: float = MIN_SCORE,
 ) -> Detections:
     """Give the best candidates of an image, without those that overlap a better one of the same class."""
+    from torchvision import ops  # takes long to load, which only who has a detector should wait for
+
     flat = scores_AK.flatten()
     likely = (flat > min_score).nonzero().flatten()
     best = likely[flat[likely].topk(min(CANDIDATES, len(likely))).indices]
     places, labels_M = best // scores_AK.shape[1], best % scores_AK.shape[1]
-    boxes_M4 = clip_boxes_to_image(decode(boxes_AB[places], anchors_A4[places]), size)
+    boxes_M4 = ops.clip_boxes_to_image(decode(boxes_AB[places], anchors_A4[places]), size)
     scores_M = flat[best]
-    inside = remove_small_boxes(boxes_M4, 1e-3)  # clipping leaves nothing of a box in the padding
-    kept = inside[batched_nms(boxes_M4[inside], scores_M[inside], labels_M[inside], NMS)][:MAX_DETECTIONS]
+    inside = ops.remove_small_boxes(boxes_M4, 1e-3)  # clipping leaves nothing of a box in the padding
+    kept = inside[ops.batched_nms(boxes_M4[inside], scores_M[inside], labels_M[inside], NMS)][:MAX_DETECTIONS]
     return Detections(boxes_M4[kept].cpu().numpy(), scores_M[kept].cpu().numpy(), labels_M[kept].cpu().numpy())

@@ -35,8 +35,7 @@ class FcosDetector(OneStage, FCOS):  # type: ignore[misc]
 class FcosFamily(PyramidFamily):
     """Detectors with one point at each place; a square of the stride's size around it is its anchor."""
 
-    prefix, pattern = "fcos", f"fcos{BACKBONES}"
-    settings = ("width", "depth", "norm")
+    pattern = f"fcos{BACKBONES}"
     usage = "fcos_resnet50_fpn (18, 34, 50) or fcos:timm/NAME"
     network = FcosDetector
     with_coco_weights = ("fcos_resnet50_fpn",)

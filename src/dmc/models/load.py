@@ -17,7 +17,7 @@ from dmc.models.architecture_source import Trained
 from dmc.models.hub import downloading
 from dmc.models.model import MODELS, Model
 from dmc.models.specialist import Specialist
-from dmc.models.timm_models import labels_in, preprocessing_in
+from dmc.models.timm_config import labels_in, preprocessing_in
 from dmc.models.weights import WEIGHT_FILES, load_weights, read_weights, weights_in
 from dmc.specs import split_spec
 
@@ -105,15 +105,15 @@ def _find(path: str, given: Given) -> tuple[type[Model], Trained]:
     if path.startswith(HUB):
         return _from_folder(_download(path.removeprefix(HUB)), path, given)
     kind = class_for(path)
-    source = kind.architectures.find(path)
-    if source.scheme and path.startswith(f"{source.scheme}:"):
-        trained = source.released(path)
+    listed = kind.architectures.entry(path)
+    if listed.releases(path):
+        trained = listed.source().released(path)
         return kind, trained._replace(labels=kind.labels(trained.labels, given.names, trained.width, path))
     if Path(path).is_dir():
         return _from_folder(Path(path), path, given)
     if Path(path).is_file():
         return _from_state_dict(Path(path), given)
-    schemes = {source.scheme for kind in MODELS.values() for source in kind.architectures.sources} - {None}
+    schemes = {entry.scheme for kind in MODELS.values() for entry in kind.architectures.entries} - {None}
     released = ", ".join(f"{scheme}:" for scheme in sorted(map(str, schemes)))
     raise DmcError(f"no model at {path}: give a folder, a state dict, {released} or {HUB}NAME")
 

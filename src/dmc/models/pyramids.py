@@ -20,14 +20,14 @@ from torch import Tensor, nn
 from torchvision.models import get_model_weights, resnet
 from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.backbone_utils import BackboneWithFPN
-from torchvision.models.detection.image_list import ImageList
 from torchvision.ops.feature_pyramid_network import FeaturePyramidNetwork, LastLevelP6P7
 
 from dmc.data.preprocess import Preprocessing
 from dmc.device import index
 from dmc.errors import DmcError, first_line
+from dmc.models.detector_family import DetectorFamily
 from dmc.models.hub import downloading, quiet
-from dmc.models.one_stage import DetectorFamily, OneStage
+from dmc.models.one_stage import ImageList, OneStage
 from dmc.models.weights import download_state_dict, load_backbone_weights, read_weights
 
 BACKBONES = r"(?:_(resnet(?:18|34|50))_fpn|:timm/([\w.]+))"  # in a detector's name

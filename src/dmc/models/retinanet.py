@@ -29,8 +29,7 @@ class RetinaNetDetector(OneStage, RetinaNet):  # type: ignore[misc]
 class RetinaNetFamily(PyramidFamily):
     """Detectors whose anchors are `scale` times the stride, with two sizes between that and the next level's."""
 
-    prefix, pattern = "retinanet", f"retinanet{BACKBONES}"
-    settings = ("width", "depth", "scale", "norm")
+    pattern = f"retinanet{BACKBONES}"
     usage = "retinanet_resnet50_fpn (18, 34, 50) or retinanet:timm/NAME"
     network = RetinaNetDetector
     with_coco_weights = ("retinanet_resnet50_fpn",)

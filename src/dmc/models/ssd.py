@@ -14,7 +14,8 @@ from torchvision.ops import box_iou
 from dmc.data.preprocess import Preprocessing
 from dmc.device import index
 from dmc.errors import DmcError
-from dmc.models.one_stage import Answers, DetectorFamily, OneStage, Targets
+from dmc.models.detector_family import DetectorFamily
+from dmc.models.one_stage import Answers, OneStage, Targets
 from dmc.models.weights import download_state_dict, load_backbone_weights, read_weights
 
 VGG, LITE = "ssd300_vgg16", "ssdlite320_mobilenet_v3_large"
@@ -70,7 +71,7 @@ def _with_background(logits_NAK: Tensor) -> Tensor:
 class SsdFamily(DetectorFamily):
     """Detectors that torchvision builds whole; only the class of the network is ours."""
 
-    prefix, pattern = r"(?:ssd\d|ssdlite)", f"{VGG}|{LITE}"
+    pattern = f"{VGG}|{LITE}"
     usage = f"{VGG} or {LITE}"
     network = SsdDetector
     with_coco_weights = (VGG, LITE)

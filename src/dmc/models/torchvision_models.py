@@ -18,11 +18,6 @@ from dmc.models.weights import download_state_dict, load_backbone_weights, load_
 class TorchvisionModels(ClassifierSource):
     """torchvision's networks, by the name `torchvision:NAME`."""
 
-    scheme = "torchvision"
-
-    def claims(self, arch: str) -> bool:
-        return arch.startswith("torchvision:")
-
     def canonical(self, arch: str) -> str:
         name, known = self.bare(arch), torchvision.models.list_models(module=torchvision.models)
         if name not in known:

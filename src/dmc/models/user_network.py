@@ -7,7 +7,6 @@ A saved model has a copy of the file beside its weights. The copy is run only if
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,17 +18,12 @@ from dmc.files import write_text
 from dmc.models.architecture_source import ClassifierSource
 from dmc.user_code import blaming, run_file
 
-FACTORY = re.compile(r"(.+\.py):(\w+)")
-
 
 class UserNetworks(ClassifierSource):
     """Users' own networks, by the name `FILE.py:FUNCTION`."""
 
     has_imagenet_weights = False
     runs_code = True
-
-    def claims(self, arch: str) -> bool:
-        return FACTORY.fullmatch(arch) is not None
 
     def random(self, arch: str, num_classes: int, channels: int) -> nn.Module:
         """Run the file and call the function, with the number of classes if it takes that."""
@@ -58,7 +52,7 @@ class UserNetworks(ClassifierSource):
         """Find a saved model's code, if the user names it; otherwise refuse to run it, and say how to name it."""
         if given is None:
             raise DmcError(f"{model} is made by code, {arch}; look at it, and name it to run it: {model},arch={arch}")
-        if not self.claims(given):
+        if not self.listed.claims(given):
             raise DmcError(f"{model} is made by {arch}, not by {given}")
         file, name = _parts(given)
         copy = folder / file
@@ -70,9 +64,8 @@ class UserNetworks(ClassifierSource):
 
 
 def _parts(arch: str) -> tuple[Path, str]:
-    match = FACTORY.fullmatch(arch)
-    assert match is not None
-    return Path(match[1]), match[2]
+    file, _, name = arch.rpartition(":")
+    return Path(file), name
 
 
 def _called(function: Callable[..., Any], num_classes: int) -> Any:
