@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from itertools import islice
+from contextlib import closing, nullcontext
+from itertools import count, islice
 
 import torch
 from torch import Tensor
 
 from dmc.config import NetworkConfig
 from dmc.data.batch import Batch
-from dmc.data.decode import MOST_SKIPPED, Skipped, Transform, decoded
+from dmc.data.decode import MOST_SKIPPED, Decoded, Skipped, Transform, decoded
+from dmc.data.scratch import Scratch, room
 from dmc.data.sources import Record, Source
 from dmc.errors import DmcError
 from dmc.progress import progress
@@ -115,45 +117,65 @@ class StreamLoader(ImageLoader):
     none takes its place, so that a resumed run can find its position by counting records.
     """
 
-    def __init__(self, source: Source, transform: Transform) -> None:
-        self.source, self.transform = source, transform
+    def __init__(
+        self, source: Source, transform: Transform, workers: int | None = None, share: tuple[int, int] = (0, 1)
+    ) -> None:
+        """`share` is this process's number and how many there are; each has its own part of every batch.
+
+        `workers` threads decode. Neither changes the order of the images.
+        """
+        self.source, self.transform, self.workers, self.share = source, transform, workers, share
         self.skipped = Skipped(source.name)
         self.count = len(source)
 
-    def _passes(self, seed: int, first_pass: int, first_record: int) -> Iterator[Record]:
-        """Give shuffled records without end, from a record of the first pass on."""
-        yield from islice(self.source.records(seed_for(seed, "order", first_pass)), first_record, None)
-        while True:
-            first_pass += 1
-            yield from self.source.records(seed_for(seed, "order", first_pass))
+    def own_bounds(self, step: int, batch_size: int) -> tuple[int, int]:
+        """Give where this process's part of a batch begins and ends within the pass."""
+        rank, processes = self.share
+        start, stop = self.bounds(step, batch_size)
+        first, end = (start + (stop - start) * r // processes for r in (rank, rank + 1))
+        if first == end:
+            raise DmcError(f"a batch of {stop - start} images is too small for {processes} processes")
+        return first, end
 
-    def _cut(self, records: Iterator[Record], batch_size: int, first_step: int) -> Iterator[Batch]:
-        """Decode records and cut them into batches; stop if too many are broken."""
-        images = decoded(records, self.transform)
-        step, seen, broken = first_step, 0, 0
-        while True:
-            start, stop = self.bounds(step, batch_size)
+    def _own(self, seed: int, batch_size: int, first_step: int) -> Iterator[Record]:
+        """Give this process's records of each step, without end; the others are passed over undecoded."""
+        steps = self.steps(batch_size)
+        for number in count(first_step // steps):
+            records = self.source.records(seed_for(seed, "order", number))
+            at = 0
+            for step in range(max(first_step, number * steps), (number + 1) * steps):
+                start, stop = self.own_bounds(step, batch_size)
+                yield from islice(records, start - at, stop - at)
+                at = stop
+
+    def _cut(self, images: Iterator[Decoded], batch_size: int, first_step: int) -> Iterator[Batch]:
+        """Cut this process's images into batches; stop if too many are broken."""
+        seen, broken = 0, 0
+        for step in count(first_step):
+            start, stop = self.own_bounds(step, batch_size)
             taken = list(islice(images, stop - start))
             seen += len(taken)
             for record, image in taken:
                 if image is None:
                     self.skipped.add(record.name)
                     broken += 1
-            if seen >= min(ENOUGH, self.count):
+            if seen >= min(ENOUGH, self.count // self.share[1]):
                 self.skipped.check(broken, seen)
             good = [(record, image) for record, image in taken if image is not None]
             if not good:  # leaving the batch out would shift every later step
                 raise DmcError(f"none of {len(taken)} images in a row can be decoded, from {taken[0][0].name} on")
             yield self.transform.batch(good)
-            step += 1
 
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
-        start, _ = self.bounds(first_step, batch_size)
-        records = self._passes(seed, first_step // self.steps(batch_size), start)
-        yield from self._cut(records, batch_size, first_step)
+        most = room(self.share[1]) if self.transform.one_shape else 0
+        keeping = Scratch(self.count, self.transform.size, most) if most else nullcontext()
+        with keeping as scratch:
+            records = self._own(seed, batch_size, first_step)
+            with closing(decoded(records, self.transform, self.workers, scratch)) as images:
+                yield from self._cut(images, batch_size, first_step)
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
-        good = _decodable(self.source, self.transform, self.skipped)
+        good = _decodable(self.source, self.transform, self.skipped, self.workers)
         for step in range(self.steps(batch_size)):
             start, stop = self.bounds(step, batch_size)
             framed = list(islice(good, stop - start))
@@ -166,9 +188,11 @@ def fits(source: Source, transform: Transform, memory: int) -> bool:
     return len(source) * transform.bytes_per_image <= memory
 
 
-def open_loader(source: Source, transform: Transform, memory: int = MEMORY) -> ImageLoader:
+def open_loader(source: Source, transform: Transform, memory: int = MEMORY, workers: int | None = None) -> ImageLoader:
     """Open a loader that holds the images if they fit into `memory` bytes, and streams them if not."""
-    return held_loader(source, transform) if fits(source, transform, memory) else StreamLoader(source, transform)
+    if fits(source, transform, memory):
+        return held_loader(source, transform)
+    return StreamLoader(source, transform, workers)
 
 
 def held_loader(source: Source, transform: Transform, most_skipped: float = MOST_SKIPPED) -> ImageLoader:
@@ -201,10 +225,12 @@ def held_as_list(source: Source, transform: Transform, skipped: Skipped) -> List
     return ListLoader(framed, transform, skipped)
 
 
-def _decodable(source: Source, transform: Transform, skipped: Skipped) -> Iterator[tuple[Record, Tensor]]:
+def _decodable(
+    source: Source, transform: Transform, skipped: Skipped, workers: int | None = None
+) -> Iterator[tuple[Record, Tensor]]:
     """Give the images that can be decoded. Whether too many cannot is judged at the end: they may all lie together."""
     good, broken = set(), set()
-    for record, image in decoded(source.records(), transform):
+    for record, image in decoded(source.records(), transform, workers):
         if image is None:
             skipped.add(record.name)
             broken.add(record.label)
