@@ -36,6 +36,7 @@ class TrainKeywords(LengthKeywords, total=False):
     weights: str | None
     seed: int
     memory: float
+    workers: int | None
     output: Literal["softmax", "sigmoid"] | None
 
 
@@ -49,6 +50,7 @@ class CheckKeywords(LengthKeywords, total=False):
     weights: str | None
     seed: int
     memory: float
+    workers: int | None
     aux_limit: int | float | str | None
     held_out: int
     temperature: float | None

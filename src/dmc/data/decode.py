@@ -38,8 +38,6 @@ CHUNK = (
     16  # images that a thread decodes at a time at most: handing small ones over one by one costs more than decoding
 )
 CHUNK_BYTES = 2**20  # of their pixels
-AHEAD, AHEAD_BYTES = 256, 2**26  # images, and their pixels, that are decoded before they are asked for
-AHEAD_PER_WORKER = 16  # images, however large
 MOST_PIXELS = 2**28  # of the largest image that is decoded, about 0.8 GB as RGB
 
 
@@ -204,16 +202,19 @@ class Skipped:
 
 
 def decoded(
-    records: Iterable[Record], transform: Transform, workers: int | None = None, scratch: Scratch | None = None
+    records: Iterable[Record],
+    transform: Transform,
+    workers: int | None = None,
+    scratch: Scratch | None = None,
+    ahead: int = 0,
 ) -> Generator[Decoded]:
-    """Read and decode records in the background, in order, a bounded number ahead; a broken image is given as None.
+    """Read and decode records in the background, in order; a broken image is given as None.
 
-    `workers` threads decode, by default as many as torch computes with; what they have decoded may be kept in a
-    `scratch` file.
+    `workers` threads decode, by default as many as torch computes with, each at most two chunks ahead, or `ahead`
+    images all together if that is more. What they have decoded may be kept in a `scratch` file.
     """
     workers = workers or torch.get_num_threads()  # which a user can limit
     chunk = max(1, min(CHUNK, CHUNK_BYTES // transform.bytes_per_image))
-    ahead = max(AHEAD_PER_WORKER * workers, min(AHEAD, AHEAD_BYTES // transform.bytes_per_image)) // chunk
     one, rest = partial(decode_or_skip, transform=transform), iter(records)
 
     def decode_chunk(read: Future[list[Record]]) -> list[Decoded]:
@@ -223,7 +224,7 @@ def decoded(
     pending: deque[Future[list[Decoded]]] = deque()
     try:
         while True:
-            while len(pending) < ahead:
+            while len(pending) < max(2 * workers, -(-ahead // chunk)):
                 pending.append(pool.submit(decode_chunk, reader.submit(lambda: list(islice(rest, chunk)))))
             done = pending.popleft().result()
             if not done:

@@ -24,6 +24,7 @@ from dmc.progress import progress
 from dmc.seeds import seed_for
 
 ENOUGH = 1000  # images of a stream to see before judging how many are broken
+BATCHES_AHEAD = 2  # of a stream, which are decoded while a step computes
 MEMORY = NetworkConfig().memory_bytes  # bytes of pixels that are held at once; all of ImageNet32x32 fits
 
 
@@ -171,7 +172,8 @@ class StreamLoader(ImageLoader):
         keeping = Scratch(self.count, self.transform.size, most) if most else nullcontext()
         with keeping as scratch:
             records = self._own(seed, batch_size, first_step)
-            with closing(decoded(records, self.transform, self.workers, scratch)) as images:
+            ahead = BATCHES_AHEAD * batch_size // self.share[1]
+            with closing(decoded(records, self.transform, self.workers, scratch, ahead)) as images:
                 yield from self._cut(images, batch_size, first_step)
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
