@@ -102,9 +102,9 @@ def train(
             `val` or `test` folder beside a `train` folder. Where there is none, it holds out every tenth image of each
             class, if classes have twenty images on average. For detectors, `"auto"` tests on nothing.
         preprocessing: the preprocessing of the network, if it should not be its architecture's.
-        **settings: settings of `dmc.config`: `TrainConfig` (`arch`, `size`, `weights`, `seed`, `memory`; classifiers
-            also `output`), `Length` (`profile`, `minutes`, or a whole `schedule`), single fields of `Schedule`
-            (`epochs`, `lr`, `batch_size`, ...), `RunConfig` (`resume`, `checkpoint_every`).
+        **settings: settings of `dmc.config`: `TrainConfig` (`arch`, `size`, `weights`, `seed`, `memory`, `workers`;
+            classifiers also `output`), `Length` (`profile`, `minutes`, or a whole `schedule`), single fields of
+            `Schedule` (`epochs`, `lr`, `batch_size`, ...), `RunConfig` (`resume`, `checkpoint_every`).
     """
     how, rest = RunConfig.taken_from(settings)
     length, rest = Length.taken_from(rest)
@@ -143,10 +143,10 @@ def consolidate(
             list of these.
         out: a folder for the run and its result; None writes nothing to disk.
         **settings: settings of `dmc.config`: `ConsolidateConfig` (`arch`, `size`, `weights`, `loss`, `centring`,
-            `aux_limit`, `seed`, `memory`; classifiers also `temperature`, `scale`, `balance`; detectors also `anchors`,
-            `box_weight`), `Length` (`profile`, `minutes`, or a whole `schedule`), single fields of `Schedule`
-            (`epochs`, `lr`, `batch_size`, ...), `RunConfig` (`resume`, `checkpoint_every`). `profile="paper"` takes
-            the paper's settings and its method to the letter.
+            `aux_limit`, `seed`, `memory`, `workers`; classifiers also `temperature`, `scale`, `balance`; detectors also
+            `anchors`, `box_weight`), `Length` (`profile`, `minutes`, or a whole `schedule`), single fields of
+            `Schedule` (`epochs`, `lr`, `batch_size`, ...), `RunConfig` (`resume`, `checkpoint_every`).
+            `profile="paper"` takes the paper's settings and its method to the letter.
     """
     how, rest = RunConfig.taken_from(settings)
     loaded = _all(teachers)

@@ -230,6 +230,7 @@ class NetworkConfig(Config):
     )  # None: random
     seed: int = option(0, "Random seed")
     memory: float = option(4.0, "GiB of decoded images to hold in memory; a larger set is streamed", ge=0)
+    workers: int | None = option(None, "Threads that decode streamed images", usual="as many as torch uses", ge=1)
 
     @field_validator("weights")
     @classmethod

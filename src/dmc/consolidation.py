@@ -41,7 +41,7 @@ ASKING_SECONDS = 20  # and how long that may take
 # images than this, it would tell nothing: none is held out, and the student is measured on images it was trained on.
 LEAST_HELD_OUT = 20
 TOLD_ELSEWHERE = {"arch", "size", "seed", "memory", "aux_limit", "held_out", "views"}  # by other keys of run.json
-PLACES = {"cache", "cache_limit"}  # where answers are kept changes nothing
+WITHOUT_EFFECT = {"workers", "cache", "cache_limit"}  # on the result
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Consolidation(ABC, Generic[AnyModel]):
             ],
             "aux": {"name": self.aux.name, "images": len(self.aux), "held": self.held, "held_out": self.held_out},
             "student": self.student.settings,
-            **self.config.model_dump(exclude=TOLD_ELSEWHERE | PLACES),
+            **self.config.model_dump(exclude=TOLD_ELSEWHERE | WITHOUT_EFFECT),
             "views": self.cache.views if self.cache else None,
             "schedule": self.schedule.model_dump(),
             "seed": self.config.seed,
@@ -222,13 +222,13 @@ class Consolidation(ABC, Generic[AnyModel]):
     def open_loaders(self) -> tuple[ImageLoader, ImageLoader]:
         """Open the images to train on, and those to compare on afterwards; the same ones if none are held out."""
         if not self.held_out:
-            loader = open_loader(self.aux, self.transform, self.config.memory_bytes)
+            loader = open_loader(self.aux, self.transform, self.config.memory_bytes, self.config.workers)
             return loader, loader
         sample, rest = split_off(self.aux, self.held_out, seed_for(self.config.seed, "held out"))
         unseen = held_loader(sample, self.transform, most_skipped=1)  # too few to refuse a set by; the rest is judged
         if not unseen.count:
             raise DmcError(f"none of {len(sample)} images of {self.aux.name} that were looked at can be decoded")
-        return open_loader(rest, self.transform, self.config.memory_bytes), unseen
+        return open_loader(rest, self.transform, self.config.memory_bytes, self.config.workers), unseen
 
     def some_batches(self, count: int = ENOUGH) -> tuple[list[Batch], int, int]:
         """Give some auxiliary images, how many were tried, and how many of them are broken; refuse if too many are."""

@@ -47,6 +47,7 @@ class LabeledTraining:
             schedule,
             seed=self.config.seed,
             memory=self.config.memory_bytes,
+            workers=self.config.workers,
             out=out,
             how=how,
             settings={"weights": self.network.weights},

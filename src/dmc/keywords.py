@@ -38,6 +38,7 @@ class TrainKeywords(LengthKeywords, total=False):
     weights: str | None
     seed: int
     memory: float
+    workers: int | None
     output: Literal["softmax", "sigmoid"] | None
 
 
@@ -51,6 +52,7 @@ class CheckKeywords(LengthKeywords, total=False):
     weights: str | None
     seed: int
     memory: float
+    workers: int | None
     aux_limit: int | float | str | None
     held_out: int
     cache: str | None

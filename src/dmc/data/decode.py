@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
+from itertools import islice
 from pathlib import Path
 from typing import ClassVar, Protocol, TypeVar
 
@@ -20,6 +21,7 @@ from torch import Tensor
 
 from dmc.data.batch import Batch
 from dmc.data.preprocess import Interpolation
+from dmc.data.scratch import Scratch
 from dmc.data.sources import Record
 from dmc.errors import DmcError, first_line
 
@@ -30,7 +32,12 @@ RESAMPLING = {
 }
 log = logging.getLogger("dmc")
 T = TypeVar("T")
+Decoded = tuple[Record, Tensor | None]
 MOST_SKIPPED = 0.1  # share of broken images so far; with more, the source is not what the user thinks it is
+CHUNK = (
+    16  # images that a thread decodes at a time at most: handing small ones over one by one costs more than decoding
+)
+CHUNK_BYTES = 2**20  # of their pixels
 MOST_PIXELS = 2**28  # of the largest image that is decoded, about 0.8 GB as RGB
 
 
@@ -108,11 +115,11 @@ def upright_rgb(image: Image.Image, at_least: int) -> Image.Image:
         image.draft("RGB", (2 * at_least, 2 * at_least))
     if image.width * image.height > MOST_PIXELS:
         raise DmcError(f"an image of {image.width}x{image.height} is too large to decode")
-    image = ImageOps.exif_transpose(image)
+    ImageOps.exif_transpose(image, in_place=True)  # otherwise it would copy, also what lies right
     if image.mode.startswith(("I", "F")):  # 16 bits and more: PIL would clip to white
         pixels = np.asarray(image, dtype=np.float32)
         image = Image.fromarray((pixels / max(pixels.max(), 1) * 255).astype(np.uint8))
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def open_image(file: Path | BytesIO) -> Image.Image:
@@ -200,15 +207,35 @@ class Skipped:
             )
 
 
-def decoded(records: Iterable[Record], transform: Transform) -> Iterator[tuple[Record, Tensor | None]]:
-    """Decode records on all cores, in order, a bounded number at a time; a broken image is given as None."""
-    workers = torch.get_num_threads()  # which a user can limit
-    with ThreadPoolExecutor(workers) as pool:
-        pending: deque[tuple[Record, Future[Tensor | None]]] = deque()
-        for record in records:
-            pending.append((record, pool.submit(partial(decode_or_skip, record, transform))))
-            if len(pending) > 16 * workers:
-                first, future = pending.popleft()
-                yield first, future.result()
-        for first, future in pending:
-            yield first, future.result()
+def decoded(
+    records: Iterable[Record],
+    transform: Transform,
+    workers: int | None = None,
+    scratch: Scratch | None = None,
+    ahead: int = 0,
+) -> Generator[Decoded]:
+    """Read and decode records in the background, in order; a broken image is given as None.
+
+    `workers` threads decode, by default as many as torch computes with, each at most two chunks ahead, or `ahead`
+    images all together if that is more. What they have decoded may be kept in a `scratch` file.
+    """
+    workers = workers or torch.get_num_threads()  # which a user can limit
+    chunk = max(1, min(CHUNK, CHUNK_BYTES // transform.bytes_per_image))
+    one, rest = partial(decode_or_skip, transform=transform), iter(records)
+
+    def decode_chunk(read: Future[list[Record]]) -> list[Decoded]:
+        return [(record, scratch.pixels(record, one) if scratch else one(record)) for record in read.result()]
+
+    reader, pool = ThreadPoolExecutor(1), ThreadPoolExecutor(workers)
+    pending: deque[Future[list[Decoded]]] = deque()
+    try:
+        while True:
+            while len(pending) < max(2 * workers, -(-ahead // chunk)):
+                pending.append(pool.submit(decode_chunk, reader.submit(lambda: list(islice(rest, chunk)))))
+            done = pending.popleft().result()
+            if not done:
+                return
+            yield from done
+    finally:
+        reader.shutdown(cancel_futures=True)
+        pool.shutdown(cancel_futures=True)

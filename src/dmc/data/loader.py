@@ -10,15 +10,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing, nullcontext
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 
 import torch
 from torch import Tensor
 
 from dmc.config import NetworkConfig
 from dmc.data.batch import Batch
-from dmc.data.decode import MOST_SKIPPED, Skipped, Transform, decoded
+from dmc.data.decode import MOST_SKIPPED, Decoded, Skipped, Transform, decoded
+from dmc.data.scratch import Scratch, room
 from dmc.data.sources import Record, Source
 from dmc.errors import DmcError
 from dmc.progress import progress
@@ -26,6 +28,7 @@ from dmc.seeds import seed_for
 
 LEAST_ALIKE = 16  # images to make batches of that share a frame
 ENOUGH = 1000  # images of a stream to see before judging how many are broken
+BATCHES_AHEAD = 2  # of a stream, which are decoded while a step computes
 MEMORY = NetworkConfig().memory_bytes  # bytes of pixels that are held at once; all of ImageNet32x32 fits
 
 
@@ -60,10 +63,12 @@ class ImageLoader(ABC):
                 yield indices
                 step += 1
 
-    def own_part(self, size: int) -> Tensor:
+    def own_part(self, size: int) -> range:
         """Give the positions of this process's share in a whole batch of this size."""
         rank, processes = self.share
-        return torch.arange(size * rank // processes, size * (rank + 1) // processes)
+        if size < processes:
+            raise DmcError(f"a batch of {size} images is too small for {processes} processes")
+        return range(size * rank // processes, size * (rank + 1) // processes)
 
     def arranged(self, order_N: Tensor, batch_size: int, generator: torch.Generator) -> list[Tensor]:
         """Cut one pass, whose images are in this order, into batches."""
@@ -87,7 +92,7 @@ class TensorLoader(ImageLoader):
 
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
         for indices in self.shuffled(seed, batch_size, first_step):
-            positions_N = self.own_part(len(indices))
+            positions_N = torch.tensor(self.own_part(len(indices)))
             own = indices[positions_N]
             yield Batch(self.images_N3HW[own], self.labels_N[own], positions_N=positions_N, whole=len(indices))
 
@@ -114,7 +119,7 @@ class ListLoader(ImageLoader):
 
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
         for indices in self.shuffled(seed, batch_size, first_step):
-            positions_N = self.own_part(len(indices))
+            positions_N = torch.tensor(self.own_part(len(indices)))
             own = [self.framed[i] for i in indices[positions_N].tolist()]
             batch = self.transform.batch(own, self.frames[int(self.frame_N[indices[0]])])
             yield replace(batch, positions_N=positions_N, whole=len(indices))
@@ -139,45 +144,55 @@ class StreamLoader(ImageLoader):
     none takes its place, so that a resumed run can find its position by counting records.
     """
 
-    def __init__(self, source: Source, transform: Transform) -> None:
-        self.source, self.transform = source, transform
+    def __init__(self, source: Source, transform: Transform, workers: int | None = None) -> None:
+        """Let `workers` threads decode. They do not change the order of the images."""
+        self.source, self.transform, self.workers = source, transform, workers
         self.skipped = Skipped(source.name)
         self.count = len(source)
 
-    def _passes(self, seed: int, first_pass: int, first_record: int) -> Iterator[Record]:
-        """Give shuffled records without end, from a record of the first pass on."""
-        yield from islice(self.source.records(seed_for(seed, "order", first_pass)), first_record, None)
-        while True:
-            first_pass += 1
-            yield from self.source.records(seed_for(seed, "order", first_pass))
+    def _own(self, seed: int, batch_size: int, first_step: int) -> Iterator[Record]:
+        """Give this process's records of each step, without end; the others are passed over undecoded."""
+        steps = self.steps(batch_size)
+        for number in count(first_step // steps):
+            records = self.source.records(seed_for(seed, "order", number))
+            at = 0
+            for step in range(max(first_step, number * steps), (number + 1) * steps):
+                start, stop = self.bounds(step, batch_size)
+                part = self.own_part(stop - start)
+                yield from islice(records, start + part.start - at, start + part.stop - at)
+                at = start + part.stop
 
-    def _cut(self, records: Iterator[Record], batch_size: int, first_step: int) -> Iterator[Batch]:
-        """Decode records and cut them into batches; stop if too many are broken."""
-        images = decoded(records, self.transform)
-        step, seen, broken = first_step, 0, 0
-        while True:
+    def _cut(self, images: Iterator[Decoded], batch_size: int, first_step: int) -> Iterator[Batch]:
+        """Cut this process's images into batches; stop if too many are broken."""
+        seen, broken = 0, 0
+        for step in count(first_step):
             start, stop = self.bounds(step, batch_size)
-            taken = list(islice(images, stop - start))
+            part = self.own_part(stop - start)
+            taken = list(islice(images, len(part)))
             seen += len(taken)
             for record, image in taken:
                 if image is None:
                     self.skipped.add(record.name)
                     broken += 1
-            if seen >= min(ENOUGH, self.count):
+            if seen >= min(ENOUGH, self.count // self.share[1]):
                 self.skipped.check(broken, seen)
             good = [(record, image) for record, image in taken if image is not None]
             if not good:  # leaving the batch out would shift every later step
                 raise DmcError(f"none of {len(taken)} images in a row can be decoded, from {taken[0][0].name} on")
-            yield self.transform.batch(good)
-            step += 1
+            positions = [i for i, (_, image) in zip(part, taken, strict=True) if image is not None]
+            yield replace(self.transform.batch(good), positions_N=torch.tensor(positions), whole=stop - start)
 
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
-        start, _ = self.bounds(first_step, batch_size)
-        records = self._passes(seed, first_step // self.steps(batch_size), start)
-        yield from self._cut(records, batch_size, first_step)
+        most = room(self.share[1]) if self.transform.one_shape else 0
+        keeping = Scratch(self.count, self.transform.size, most) if most else nullcontext()
+        with keeping as scratch:
+            records = self._own(seed, batch_size, first_step)
+            ahead = BATCHES_AHEAD * batch_size // self.share[1]
+            with closing(decoded(records, self.transform, self.workers, scratch, ahead)) as images:
+                yield from self._cut(images, batch_size, first_step)
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
-        good = _decodable(self.source, self.transform, self.skipped)
+        good = _decodable(self.source, self.transform, self.skipped, self.workers)
         for step in range(self.steps(batch_size)):
             start, stop = self.bounds(step, batch_size)
             framed = list(islice(good, stop - start))
@@ -210,9 +225,11 @@ def fits(source: Source, transform: Transform, memory: int) -> bool:
     return len(source) * transform.bytes_per_image <= memory
 
 
-def open_loader(source: Source, transform: Transform, memory: int = MEMORY) -> ImageLoader:
+def open_loader(source: Source, transform: Transform, memory: int = MEMORY, workers: int | None = None) -> ImageLoader:
     """Open a loader that holds the images if they fit into `memory` bytes, and streams them if not."""
-    return held_loader(source, transform) if fits(source, transform, memory) else StreamLoader(source, transform)
+    if fits(source, transform, memory):
+        return held_loader(source, transform)
+    return StreamLoader(source, transform, workers)
 
 
 def held_loader(source: Source, transform: Transform, most_skipped: float = MOST_SKIPPED) -> ImageLoader:
@@ -245,10 +262,12 @@ def held_as_list(source: Source, transform: Transform, skipped: Skipped) -> List
     return ListLoader(framed, transform, skipped)
 
 
-def _decodable(source: Source, transform: Transform, skipped: Skipped) -> Iterator[tuple[Record, Tensor]]:
+def _decodable(
+    source: Source, transform: Transform, skipped: Skipped, workers: int | None = None
+) -> Iterator[tuple[Record, Tensor]]:
     """Give the images that can be decoded. Whether too many cannot is judged at the end: they may all lie together."""
     good, broken = set(), set()
-    for record, image in decoded(source.records(), transform):
+    for record, image in decoded(source.records(), transform, workers):
         if image is None:
             skipped.add(record.name)
             broken.add(record.label)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Self
@@ -83,33 +84,78 @@ class StrictHeader(tarfile.TarInfo):
             raise tarfile.ReadError(f"damaged after byte {tar.offset}: {error}") from None
 
 
+class TarShard:
+    """A tar file, and where the images in it lie, so that no pass but the first has to read headers."""
+
+    def __init__(self, file: Path) -> None:
+        self.file, self.seekable = file, True
+        try:
+            tarfile.open(file, "r:", tarinfo=StrictHeader).close()
+        except (tarfile.TarError, OSError):  # compressed, or something that reading it will tell
+            self.seekable = False
+        self.offsets, self.sizes, names = array("Q"), array("Q"), []
+        for member, _ in self._members(read=False):
+            self.offsets.append(member.offset_data)
+            self.sizes.append(member.size)
+            names.append(member.name)
+        self.joined_names = "\0".join(names)  # a string for each would take several times the memory
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    def names(self) -> Iterator[str]:
+        return (f"{self.file}:{name}" for name in (self.joined_names.split("\0") if len(self) else ()))
+
+    def contents(self) -> Iterator[bytes]:
+        """Read the image files, from front to back."""
+        if not self.seekable:
+            yield from (content for _, content in self._members(read=True))
+            return
+        try:
+            with self.file.open("rb") as tar:
+                for offset, size in zip(self.offsets, self.sizes, strict=True):
+                    tar.seek(offset)
+                    yield tar.read(size)
+        except OSError as error:
+            raise self._unreadable(error) from None
+
+    def _members(self, read: bool) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+        """Find the image files among the members, and give their contents if `read`."""
+        try:
+            with tarfile.open(self.file, "r:" if self.seekable else "r|*", tarinfo=StrictHeader) as tar:
+                while member := tar.next():
+                    tar.members.clear()  # type: ignore[attr-defined]  # which would grow with the file
+                    if member.isfile() and Path(member.name).suffix.lower() in IMAGE_SUFFIXES:
+                        content = tar.extractfile(member) if read else None
+                        yield member, content.read() if content else b""
+        except (tarfile.TarError, OSError, EOFError) as error:
+            raise self._unreadable(error) from None
+
+    def _unreadable(self, error: Exception) -> DmcError:
+        return DmcError(f"cannot read the tar shard {self.file}: {first_line(error)}")
+
+
 class TarImages(Source):
     """Tar shards, read from front to back; every image file in them is one image."""
 
     def __init__(self, files: Sequence[Path]) -> None:
-        self.name, self.files = name_of(files), list(files)
-        self.length = counted(self._members(self.files, read=False), self.name)
+        self.name = name_of(files)
+        with progress(None, f"counting {self.name}") as bar:
+            self.shards = []
+            for file in files:
+                self.shards.append(TarShard(file))
+                bar.update(len(self.shards[-1]))
 
     def __len__(self) -> int:
-        return self.length
-
-    def _members(self, files: Iterable[Path], read: bool) -> Iterator[Record]:
-        """Give a record for each image in the shards, without its content unless `read`."""
-        for file in files:
-            try:
-                with tarfile.open(file, "r|*", tarinfo=StrictHeader) as tar:
-                    for member in tar:
-                        if member.isfile() and Path(member.name).suffix.lower() in IMAGE_SUFFIXES:
-                            content = tar.extractfile(member) if read else None
-                            yield Record(content.read() if content else b"", UNLABELED, f"{file}:{member.name}")
-            except (tarfile.TarError, OSError, EOFError) as error:
-                raise DmcError(f"cannot read the tar shard {file}: {first_line(error)}") from None
+        return sum(map(len, self.shards))
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
-        yield from buffer_shuffled(self._members(permuted(self.files, seed), read=True), seed)
+        both = (zip(shard.names(), shard.contents(), strict=True) for shard in permuted(self.shards, seed))
+        records = (Record(content, UNLABELED, name) for shard in both for name, content in shard)
+        yield from buffer_shuffled(records, seed)
 
     def names(self) -> Iterator[str]:
-        return (record.name for record in self._members(self.files, read=False))
+        return (name for shard in self.shards for name in shard.names())
 
 
 def subfolders(folder: Path) -> list[Path]:

@@ -29,6 +29,7 @@ def fit_labeled(
     *,
     seed: int = 0,
     memory: int = MEMORY,
+    workers: int | None = None,
     out: str | Path | None = None,
     how: RunConfig = RunConfig(),  # noqa: B008 (frozen)
     settings: Mapping[str, Any] | None = None,
@@ -36,7 +37,8 @@ def fit_labeled(
 ) -> AnyModel:
     """Train a model, as it is, on labels of some or all of its classes; or read what the folder's run has finished.
 
-    `settings` are what makes the objective: a resumed run must have the same. `memory` is in bytes of pixels.
+    `settings` are what makes the objective: a resumed run must have the same. `memory` is in bytes of pixels; `workers`
+    are threads that decode what does not fit.
     """
     schedule = settled(schedule)
     config = {
@@ -54,7 +56,7 @@ def fit_labeled(
         if run.finished:
             run.recall(objective.notes())
             return run.result(model)
-        loader = open_loader(source, model.transform, memory)
+        loader = open_loader(source, model.transform, memory, workers)
         if held_out:
             held_out.begin(source, loader.count)
         at = fit(model.module, objective, loader, schedule, run, seed, "training")

@@ -13,6 +13,7 @@ from torch import nn
 from dmc.config import Precision, Schedule
 from dmc.data.batch import Batch
 from dmc.data.loader import ImageLoader
+from dmc.data.waiting import Watched
 from dmc.errors import DmcError
 from dmc.precision import autocast
 from dmc.processes import reporting, together
@@ -45,7 +46,7 @@ def fit(
     at = run.restore(step.state, objective.notes())
     step.begin()
     loader.share = processes.share
-    batches = augmented(loader, schedule, seed, at.step, views, step.device)
+    batches = Watched(augmented(loader, schedule, seed, at.step, views, step.device))
 
     def note() -> str:
         return f"epoch {-(-at.step // steps_per_epoch)} of {schedule.epochs}, loss {at.mean_loss:.4g}"
@@ -74,7 +75,7 @@ def fit(
                 require_finite(totals, module if due else None)
                 totals.seconds += time.monotonic() - started  # by now the device has done all of it
                 if epoch_ends:
-                    run.log(epoch=epoch, lr=lr, **totals.end_epoch())
+                    run.log(epoch=epoch, lr=lr, waited=round(batches.share_waited(), 3), **totals.end_epoch())
                 if due:
                     run.checkpoint(step.state, objective.notes(), totals)
                 started = time.monotonic()
