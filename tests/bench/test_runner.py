@@ -13,11 +13,12 @@ import pytest
 from filelock import FileLock
 
 from dmc.bench.runner import Bench, every_tracker
+from dmc.bench.summary import summary
 from dmc.config import CONSOLIDATION, SPECIALIST
 from dmc.data.subsets import ListedImages
 from dmc.errors import DmcError
 from dmc.methods import METHODS, Learned, Lesson, Method, methods_named
-from dmc.metrics.incremental import Confusion
+from dmc.metrics.incremental import Confusion, StreamScores
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile, strength_for
 from tests.conftest import Answer, tiny, write_images
@@ -258,6 +259,16 @@ def test_a_part_of_the_auxiliary_images_is_always_the_same(bench: Bench) -> None
     assert isinstance(second, ListedImages)
     assert len(first) == 200
     assert [r.name for r in first.records()] == [r.name for r in second.records()]
+
+
+def test_a_class_that_only_some_orders_have() -> None:
+    """A profile may take an order's first classes alone, and another order has others."""
+    cells = {
+        order: StreamScores([2], [0.5], [[0.5]], per_class)
+        for order, per_class in enumerate(({"a": 0.2, "b": 0.4}, {"b": 0.8, "c": 1.0}))
+    }
+    found = summary({"dmc": cells})["dmc"]["per class"]
+    assert {name: spread["mean"] for name, spread in found.items()} == pytest.approx({"a": 0.2, "b": 0.6, "c": 1.0})
 
 
 MINE = """
