@@ -9,6 +9,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from dmc.training.stopping import Stopped
+
 log = logging.getLogger("dmc")
 
 
@@ -19,6 +21,7 @@ class Note:
     name: str
     folder: Path
     losses: int = 0
+    by: signal.Signals = signal.SIGKILL  # what loses the process; SIGINT as a training takes it, after its step
     seconds: float = 0.0
 
     @property
@@ -31,8 +34,10 @@ class Note:
         log.info(f"step {begun}")
         (self.folder / f"{self.name}-process").write_text(str(os.getpid()))
         time.sleep(self.seconds)
+        if begun < self.losses and self.by == signal.SIGINT:
+            raise Stopped(self.by, "stopped")
         if begun < self.losses:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self.by)
         log.warning(f"{self.name}: done")
         (self.folder / f"{self.name}-threads").write_text(os.environ["OMP_NUM_THREADS"])
 

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from dmc.bench.engines import TRIES, Local, spread
+from dmc.bench.engines import TRIES, spread
+from dmc.bench.local import Local
 from dmc.bench.runner import Bench, Cell
 from dmc.methods import METHODS, methods_named
 from tests.bench.jobs import Note
@@ -87,7 +88,11 @@ def test_several_processes_give_the_same_bits_as_one(
 
 def test_a_lost_process_costs_nothing_but_its_job(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "dmc")
-    jobs = [Note("twice", tmp_path, losses=TRIES - 1), Note("always", tmp_path, losses=99), Note("never", tmp_path)]
+    jobs = [
+        Note("twice", tmp_path, TRIES - 1, signal.SIGINT),
+        Note("always", tmp_path, losses=99),
+        Note("never", tmp_path),
+    ]
     Local(2).run(jobs)
     assert (tmp_path / "always-failed").read_text() == "its process was lost 3 times"
     assert len(list(tmp_path.glob("always-try-*"))) == TRIES
@@ -114,7 +119,7 @@ SLEEPERS = """
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from dmc.bench.engines import Local
+from dmc.bench.local import Local
 from tests.bench.jobs import Note
 if __name__ == "__main__":
     sys.modules["torch"] = SimpleNamespace(get_num_threads=lambda: 2)  # the real one takes seconds to import
@@ -172,7 +177,7 @@ def test_a_ray_cluster_gives_the_same_bits_and_retries(
     in_turn.run_all(methods_named("finetuning"), [0], Local())
     said = list(caplog.messages)
     monkeypatch.setattr(ray, "init", partial(ray.init, address="local", num_cpus=2))  # whatever is running here
-    notes = Note("once", tmp_path, losses=1), Note("always", tmp_path, losses=99)
+    notes = Note("once", tmp_path, 1, signal.SIGINT), Note("always", tmp_path, losses=99)
     Ray().run([*bench.cells(methods_named("finetuning"), [0]), *notes])
     assert not ray.is_initialized()
     assert [text for text in caplog.messages if text.startswith("finetuning")] == [*said, *said]

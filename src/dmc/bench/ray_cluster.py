@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dmc.bench.engines import POLL, TRIES, Job, perform, refuse_stopped, spread
+from dmc.bench.engines import POLL, TRIES, Job, Line, perform, refuse_stopped, spread
 from dmc.errors import first_line
 from dmc.training.stopping import StopSignals
 
@@ -48,7 +49,10 @@ class Ray:
         from ray.util.queue import Queue
 
         gpus = min(1, ray.cluster_resources().get("GPU", 0)) if self.gpus is None else self.gpus
-        task: Any = ray.remote(num_cpus=self.cpus, num_gpus=gpus, max_retries=TRIES - 1)(perform)
+        machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        if not any(machine.get("CPU", 0) >= self.cpus and machine.get("GPU", 0) >= gpus for machine in machines):
+            log.warning(f"no machine of the cluster has {self.cpus} CPUs and {gpus:g} GPUs for a cell: waiting for one")
+        task: Any = ray.remote(num_cpus=self.cpus, num_gpus=gpus, max_retries=TRIES - 1)(perform_or_leave)
         lines: Any = Queue(actor_options={"num_cpus": 0})
         waiting, running = deque(spread(jobs)), dict[Any, Job]()
         with StopSignals() as stop:
@@ -71,3 +75,11 @@ class Ray:
                 ray.wait(list(running), num_returns=len(running), timeout=GRACE)
         lines.shutdown()
         refuse_stopped(stop)
+
+
+def perform_or_leave(job: Job, tell: Callable[[Line], object], level: int, folder: Path) -> None:
+    """Run a job. If a signal ends it, end this worker: Ray tries a lost worker's tasks again, but not stopped ones."""
+    try:
+        perform(job, tell, level, folder)
+    except KeyboardInterrupt:
+        os._exit(1)

@@ -138,8 +138,10 @@ def chosen_engine(name: str, jobs: int | None, cpus: int | None, gpus: float | N
         from dmc.bench.ray_cluster import Ray
 
         require_extra("cluster", "ray")
+        if gpus and gpus > 1 and gpus % 1:
+            raise DmcError(f"--gpus-per-cell {gpus:g}: a cell has a part of one GPU, or whole ones")
         return Ray(jobs, cpus or 1, gpus)
-    from dmc.bench.engines import Local
+    from dmc.bench.local import Local
 
     if cpus is not None or gpus is not None:
         raise DmcError("--cpus-per-cell and --gpus-per-cell are settings of --engine ray")
