@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -110,6 +112,19 @@ def test_a_cell_that_another_process_is_at_is_left_to_it(bench: Bench) -> None:
         assert bench.run_cell(METHODS["finetuning"], 0) == "another process is working on it"
     assert not (folder / "failed.txt").exists()
     assert bench.finished("finetuning", 0) is None
+
+
+def test_a_first_model_that_another_process_trained_meanwhile(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bench, "_train_first", lambda *_: pytest.fail("it is trained again"))
+    folder, stream = bench.first_folder(0, ()), bench.open(0)
+    folder.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(folder / ".first-lock"):
+            waiting = pool.submit(bench.first, stream, 0)
+            time.sleep(0.2)
+            assert not waiting.done()
+            Learned([tiny("ab")]).save(folder / "learned")
+        assert list(waiting.result().model.names) == ["a", "b"]
 
 
 def test_a_cell_that_diverges_does_not_stop_the_others(
