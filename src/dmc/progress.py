@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,14 @@ from tqdm import tqdm
 EVERY = 30.0  # seconds between lines
 EVERY_NOTE = 0.5  # seconds between notes on a bar: reading the loss for one waits for the device
 log = logging.getLogger("dmc")
+_bars = True
+
+
+def only_lines() -> None:
+    """Show no bars, as if there were no terminal: several processes would write over each other's."""
+    global _bars
+    _bars = False
+    tqdm.set_lock(threading.RLock())  # its own is shared between processes, and one that is killed would leak it
 
 
 def progress(total: int | None, what: str, done: int = 0) -> tqdm[Any]:
@@ -24,7 +33,7 @@ def progress(total: int | None, what: str, done: int = 0) -> tqdm[Any]:
         unit=" images",
         unit_scale=total is None or total >= 10_000,
         delay=2,
-        disable=None,
+        disable=None if _bars else True,
         leave=False,
         dynamic_ncols=True,
     )

@@ -13,8 +13,10 @@ import yaml
 from matplotlib.colors import to_hex
 from PIL import Image
 
+from dmc.bench.engines import Job
 from dmc.bench.reproduce import recipe_job
-from dmc.bench.runner import FACTORS
+from dmc.bench.runner import FACTORS, Cell
+from dmc.errors import DmcError
 from dmc.files import write_text
 from dmc.methods import title_of
 from dmc.recipes.recipe import comparisons, load_recipes, published
@@ -290,3 +292,25 @@ def test_rows_have_the_colours_of_their_methods(tmp_path: Path, monkeypatch: pyt
     colours = [to_hex(bar.get_facecolor()) for bar in drawn[0].axes[1].patches]
     assert colours[1:] == [look_of("dmc").colour, look_of("oracle").colour]
     assert colours[0] not in {look.colour for look in LOOKS.values()}
+
+
+def test_an_engine_gets_all_comparisons_of_a_recipe_at_once(data_root: Path, tmp_path: Path) -> None:
+    """Each cell once, also where a variant changes nothing."""
+    given: list[Job] = []
+
+    class Shelf:
+        def run(self, jobs: Sequence[Job]) -> None:
+            given.extend(jobs)
+
+    also = ["Same as it was: {loss: l2}"]
+    job = recipe_job("losses", "smoke", 2, tmp_path, data_root, [], also, skip_missing=False)
+    with pytest.raises(DmcError, match="no cell is finished"):
+        job.run(Shelf())
+    wanted = {
+        bench.cell_folder(method.name, order)
+        for name, bench in job.benches().items()
+        for method in job.rows_of(job.comparisons()[name]).values()
+        for order in (0, 1)
+    }
+    assert len(wanted) < 2 * sum(len(job.rows_of(comparison)) for comparison in job.comparisons().values())
+    assert sorted(cell.folder for cell in given if isinstance(cell, Cell)) == sorted(wanted)

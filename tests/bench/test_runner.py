@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,11 +15,12 @@ import pytest
 from filelock import FileLock
 
 from dmc.bench.runner import Bench, every_tracker
+from dmc.bench.summary import summary
 from dmc.config import CONSOLIDATION, SPECIALIST
 from dmc.data.subsets import ListedImages
 from dmc.errors import DmcError
 from dmc.methods import METHODS, Learned, Lesson, Method, methods_named
-from dmc.metrics.incremental import Confusion
+from dmc.metrics.incremental import Confusion, StreamScores
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile, strength_for
 from tests.conftest import Answer, tiny, write_images
@@ -109,6 +112,19 @@ def test_a_cell_that_another_process_is_at_is_left_to_it(bench: Bench) -> None:
         assert bench.run_cell(METHODS["finetuning"], 0) == "another process is working on it"
     assert not (folder / "failed.txt").exists()
     assert bench.finished("finetuning", 0) is None
+
+
+def test_a_first_model_that_another_process_trained_meanwhile(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bench, "_train_first", lambda *_: pytest.fail("it is trained again"))
+    folder, stream = bench.first_folder(0, ()), bench.open(0)
+    folder.mkdir(parents=True)
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(folder / ".first-lock"):
+            waiting = pool.submit(bench.first, stream, 0)
+            time.sleep(0.2)
+            assert not waiting.done()
+            Learned([tiny("ab")]).save(folder / "learned")
+        assert list(waiting.result().model.names) == ["a", "b"]
 
 
 def test_a_cell_that_diverges_does_not_stop_the_others(
@@ -258,6 +274,16 @@ def test_a_part_of_the_auxiliary_images_is_always_the_same(bench: Bench) -> None
     assert isinstance(second, ListedImages)
     assert len(first) == 200
     assert [r.name for r in first.records()] == [r.name for r in second.records()]
+
+
+def test_a_class_that_only_some_orders_have() -> None:
+    """A profile may take an order's first classes alone, and another order has others."""
+    cells = {
+        order: StreamScores([2], [0.5], [[0.5]], per_class)
+        for order, per_class in enumerate(({"a": 0.2, "b": 0.4}, {"b": 0.8, "c": 1.0}))
+    }
+    found = summary({"dmc": cells})["dmc"]["per class"]
+    assert {name: spread["mean"] for name, spread in found.items()} == pytest.approx({"a": 0.2, "b": 0.6, "c": 1.0})
 
 
 MINE = """

@@ -10,7 +10,8 @@ from typing import Any
 
 from dmc.bench import datasets, streams
 from dmc.bench.coco import VOC
-from dmc.bench.runner import Bench
+from dmc.bench.engines import Engine
+from dmc.bench.runner import Bench, Cell
 from dmc.bench.summary import collected, mean_std, summary
 from dmc.errors import DmcError, require_known
 from dmc.files import digest
@@ -79,11 +80,15 @@ class Reproduction:
         """Download the data sets that the recipe needs and that are missing."""
         datasets.download(needed_data(self.recipe, self.profile, self.also), self.data_root)
 
-    def run(self) -> list[Row]:
+    def run(self, engine: Engine) -> list[Row]:
         """Run what is not finished yet, and give the rows. All data is looked for before anything trains."""
         benches, compared = self.ready(), self.comparisons()
+        cells: dict[Path, Cell] = {}  # by folder: two comparisons may have the same settings
         for name, bench in benches.items():
-            bench.run_all([*self.rows_of(compared[name]).values()], range(self.orders))
+            bench.settle()
+            found = bench.cells([*self.rows_of(compared[name]).values()], range(self.orders))
+            cells |= {cell.folder: cell for cell in found}
+        engine.run(list(cells.values()))
         rows = self.rows(benches)
         if not rows:
             raise DmcError(f"no cell is finished; see failed.txt below {self.folder}")

@@ -27,14 +27,16 @@ from filelock import FileLock, Timeout
 from torch import Tensor, nn
 
 from dmc.bench.datasets import require
+from dmc.bench.engines import Engine
 from dmc.bench.streams import ClassStream, needed_data, open_stream, validation
 from dmc.classes import counted
 from dmc.config import RESUMED
+from dmc.data.sources import Source
 from dmc.data.subsets import ListedImages
 from dmc.device import pick_device
 from dmc.errors import DmcError, first_line
 from dmc.files import digest, settle, write_text
-from dmc.methods import METHODS, Learned, Lesson, Method
+from dmc.methods import METHODS, OWN_FILES, Learned, Lesson, Method, method_named
 from dmc.methods.importance import ImportanceMethod, Regularised, Tracker
 from dmc.metrics.incremental import Groups, Measured, StreamScores, in_order_of_arrival, scores
 from dmc.models.model import Model
@@ -44,7 +46,7 @@ from dmc.training.labeled import fit_labeled
 from dmc.training.run_folder import made
 
 log = logging.getLogger("dmc")
-MADE, GROUPS = "made.json", "groups.json"
+MADE, GROUPS, FAILED = "made.json", "groups.json", "failed.txt"
 FACTORS = (0.01, 0.1, 1, 10, 100)  # times the usual strength: what `tune` tries
 
 
@@ -79,6 +81,11 @@ class Bench:
             return shared / f"group-{i}-of-{len(names)}-classes"
         return shared / f"{len(names)}-classes-{digest(sorted(names))}"
 
+    def first_folder(self, order: int, names: Sequence[str]) -> Path:
+        """Give the folder of the first group's model; `names` are the group's classes, if the profile names them."""
+        place = self.shared_folder(order, 0, names) if self.profile.groups else self.common_folder(order)
+        return place / "first"
+
     @property
     def arrival(self) -> str:
         """How many classes arrive at a time, in words."""
@@ -102,14 +109,16 @@ class Bench:
             },
         )
 
-    def run_all(self, methods: Sequence[Method], orders: Iterable[int]) -> None:
+    def run_all(self, methods: Sequence[Method], orders: Iterable[int], engine: Engine) -> None:
         """Run every cell that is not finished; log why a cell fails, and go on with the others."""
         self.settle()
-        for order in orders:
-            for method in methods:
-                reason = self.run_cell(method, order)
-                if reason:
-                    log.warning(f"{method.name}, order {order}: {reason}")
+        engine.run(self.cells(methods, orders))
+
+    def cells(self, methods: Sequence[Method], orders: Iterable[int]) -> list[Cell]:
+        """Give the cells that are not finished."""
+        own = {name: OWN_FILES[name] for name in METHODS if name in OWN_FILES}
+        wanted = [Cell(self, method.name, order, own) for order in orders for method in methods]
+        return [cell for cell in wanted if not self.finished(cell.method, cell.order)]
 
     def complete(self, methods: Sequence[Method], orders: Iterable[int]) -> bool:
         """Tell whether nothing is left to run, so that no data is needed."""
@@ -155,9 +164,9 @@ class Bench:
         except Exception as error:  # torch has its own (out of memory), and a user's method may raise any
             kind = "" if isinstance(error, DmcError) else f"{type(error).__name__}: "
             reason = f"{kind}{first_line(error)}"
-            write_text(folder / "failed.txt", f"{reason}\n")
+            write_text(folder / FAILED, f"{reason}\n")
             return reason
-        (folder / "failed.txt").unlink(missing_ok=True)
+        (folder / FAILED).unlink(missing_ok=True)
         return ""
 
     def _learn_all(self, given: Method, order: int, folder: Path) -> None:
@@ -242,29 +251,31 @@ class Bench:
     def first(self, stream: ClassStream, order: int) -> Learned:
         """Give the first group's model, trained once for each order and watched by the trackers of all methods."""
         names = stream.groups[0]
-        place = self.shared_folder(order, 0, names) if self.profile.groups else self.common_folder(order)
-        folder = place / "first"
-        if not (folder / "learned" / "learned.json").exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(folder / ".first-lock"):
-                data, seed = stream.train.keep(names), self.seed(order, "first")
-                profile, kind = self.profile.below(self.data_root), self.profile.task
-                start = kind.untrained(data, profile.network, profile.preprocessing, None, seed).to(pick_device())
-                trackers = every_tracker(start.module, kind.model)
-                plain = kind.supervised(start, data.classes)
-                objective = Regularised(start, data.classes, trackers) if trackers else plain
-                trained = fit_labeled(
-                    start,
-                    data,
-                    objective,
-                    profile.specialist,
-                    seed=seed,
-                    out=folder / "run",
-                    how=RESUMED,
-                    settings={"weights": profile.network.weights},
-                )
-                Learned([trained], objective.notes()).save(folder / "learned")
+        folder = self.first_folder(order, names)
+        folder.mkdir(parents=True, exist_ok=True)
+        with FileLock(folder / ".first-lock"):  # another process may be training it
+            if not (folder / "learned" / "learned.json").exists():
+                self._train_first(stream.train.keep(names), order, folder)
         return Learned.load(folder / "learned")
+
+    def _train_first(self, data: Source, order: int, folder: Path) -> None:
+        """Train the first group's model, and save it with the notes of all trackers."""
+        seed, profile, kind = self.seed(order, "first"), self.profile.below(self.data_root), self.profile.task
+        start = kind.untrained(data, profile.network, profile.preprocessing, None, seed).to(pick_device())
+        trackers = every_tracker(start.module, kind.model)
+        plain = kind.supervised(start, data.classes)
+        objective = Regularised(start, data.classes, trackers) if trackers else plain
+        trained = fit_labeled(
+            start,
+            data,
+            objective,
+            profile.specialist,
+            seed=seed,
+            out=folder / "run",
+            how=RESUMED,
+            settings={"weights": profile.network.weights},
+        )
+        Learned([trained], objective.notes()).save(folder / "learned")
 
     def orders(self) -> list[int]:
         """Give the class orders that were begun."""
@@ -303,6 +314,44 @@ class Bench:
         """Tell how each group of a method was made, in all orders: commit, versions and minutes."""
         files = sorted(self.folder.glob(f"order-*/{method}/group-*/{MADE}"))
         return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method on one class order: a job for any process that sees the same files."""
+
+    bench: Bench
+    method: str
+    order: int
+    own_files: Mapping[str, Path]  # of users' methods by name: the first group's model is watched for all of them
+
+    @property
+    def name(self) -> str:
+        """What log lines say of it."""
+        return f"{self.method}, order {self.order}"
+
+    @property
+    def folder(self) -> Path:
+        return self.bench.cell_folder(self.method, self.order)
+
+    @property
+    def awaits(self) -> Path:
+        """The first group's model, which one cell trains while the others of its order wait."""
+        return self.bench.first_folder(self.order, self.bench.profile.groups[0] if self.bench.profile.groups else ())
+
+    def run(self) -> None:
+        """Run what is left of it; log why it ended early."""
+        for name, file in self.own_files.items():
+            if name not in METHODS:  # in another process than the one that made the cell
+                method_named(str(file))
+        reason = self.bench.run_cell(METHODS[self.method], self.order)
+        if reason:
+            log.warning(f"{self.name}: {reason}")
+
+    def failed(self, reason: str) -> None:
+        """Write down and log why it was given up."""
+        write_text(self.folder / FAILED, f"{reason}\n")
+        log.warning(f"{self.name}: {reason}")
 
 
 def every_tracker(module: nn.Module, kind: type[Model]) -> list[Tracker]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import isnan
 from typing import Any
 
@@ -50,10 +50,16 @@ def summary(found: dict[str, dict[int, StreamScores]]) -> dict[str, Any]:
             "first task spread": _spread(first_task),
             **{name: mean_std(values) if values else None for name, values in columns.items()},
             **{name: mean_std([s.details[name] for s in cells.values()]) for name in first.details},
-            "per class": {name: mean_std([s.per_class[name] for s in cells.values()]) for name in first.per_class},
+            "per class": _per_class(cells.values()),
             "after each group": [_after(i, cells, joint) for i in range(len(first.accuracy))],
         }
     return result
+
+
+def _per_class(cells: Collection[StreamScores]) -> dict[str, Spread]:
+    """Sum up the accuracy of each class over the orders that have it: a profile may take only an order's first ones."""
+    names = dict.fromkeys(name for scores in cells for name in scores.per_class)
+    return {name: mean_std([s.per_class[name] for s in cells if name in s.per_class]) for name in names}
 
 
 def _after(i: int, cells: dict[int, StreamScores], joint: dict[int, StreamScores]) -> dict[str, Any]:

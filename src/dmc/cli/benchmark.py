@@ -4,13 +4,29 @@ import json
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from dmc.cli.options import AsJson, DataRoot, Download, Orders, ProfileName
 from dmc.errors import DmcError
+from dmc.extras import require_extra
 from dmc.files import write_text
+
+if TYPE_CHECKING:
+    from dmc.bench.engines import Engine
+
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="Cells at once; local processes share the cores [default: 1; ray: all]")
+]
+EngineName = Annotated[
+    Literal["local", "ray"], typer.Option(help="Where cells run: on this machine or on a Ray cluster")
+]
+CpusPerCell = Annotated[int | None, typer.Option(min=1, help="For --engine ray: CPUs of a cell [default: 1]")]
+GpusPerCell = Annotated[
+    float | None,
+    typer.Option(min=0, help="For --engine ray: GPUs of a cell, such as 0.5 [default: 1 if there are any]"),
+]
 
 
 def bench(
@@ -32,6 +48,10 @@ def bench(
     tune: Annotated[
         bool, typer.Option("--tune", help="Choose regularisation strengths on held-out images of the first two groups")
     ] = False,
+    jobs: Jobs = None,
+    engine: EngineName = "local",
+    cpus_per_cell: CpusPerCell = None,
+    gpus_per_cell: GpusPerCell = None,
     data_root: DataRoot = None,
     download: Download = False,
     as_json: AsJson = False,
@@ -44,6 +64,7 @@ def bench(
     from dmc.recipes.profile import load_profile, parsed_settings
     from dmc.report.bench import report
 
+    place = chosen_engine(engine, jobs, cpus_per_cell, gpus_per_cell)
     changes, size = parsed_settings(settings or []), group_size or USUAL_GROUP.get(stream, 10)
     asked = load_profile(profile, stream, {"groups": []} if group_size else {}, changes)
     chosen = methods_named(methods, asked.task.model)
@@ -55,7 +76,7 @@ def bench(
     wanted = range(orders) if order is None else [order]
     if not comparison.complete(chosen, wanted):
         comparison.require_runnable(chosen)
-    comparison.run_all(chosen, wanted)
+    comparison.run_all(chosen, wanted, place)
     ran_as = f"{profile} with {', '.join(settings)}" if settings else profile
     rows, table = report(comparison, ran_as, typed_command())
     print(json.dumps(rows, indent=2) if as_json else table)
@@ -78,6 +99,10 @@ def reproduce(
     skip_missing: Annotated[
         bool, typer.Option("--skip-missing", help="Leave out variants whose data is missing")
     ] = False,
+    jobs: Jobs = None,
+    engine: EngineName = "local",
+    cpus_per_cell: CpusPerCell = None,
+    gpus_per_cell: GpusPerCell = None,
     data_root: DataRoot = None,
     download: Download = False,
     show: Annotated[bool, typer.Option("--list", help="Show all recipes and the data they need")] = False,
@@ -95,15 +120,32 @@ def reproduce(
         return
     if name is None:
         raise DmcError("say which recipe; dmc reproduce --list shows all")
+    place = chosen_engine(engine, jobs, cpus_per_cell, gpus_per_cell)
     added = [method.name for method in methods_named(methods)]
     job = recipe_job(name, profile, orders, out, data_root, added, also or [], skip_missing)
     if download:
         job.download()
-    rows = job.run()
+    rows = job.run(place)
     table = report(job, rows)
     write_text(job.folder / f"{name}-{profile}.md", f"{table}\n\n{footnote(job.made(rows), typed_command())}\n")
     write_text(job.folder / f"{name}-{profile}.json", json.dumps(rows, indent=2) + "\n")
     print(json.dumps(rows, indent=2) if as_json else table)
+
+
+def chosen_engine(name: str, jobs: int | None, cpus: int | None, gpus: float | None) -> "Engine":
+    """Give the place where cells run, if all that it needs is installed."""
+    if name == "ray":
+        from dmc.bench.ray_cluster import Ray
+
+        require_extra("cluster", "ray")
+        if gpus and gpus > 1 and gpus % 1:
+            raise DmcError(f"--gpus-per-cell {gpus:g}: a cell has a part of one GPU, or whole ones")
+        return Ray(jobs, cpus or 1, gpus)
+    from dmc.bench.local import Local
+
+    if cpus is not None or gpus is not None:
+        raise DmcError("--cpus-per-cell and --gpus-per-cell are settings of --engine ray")
+    return Local(jobs or 1)
 
 
 def typed_command() -> str:

@@ -26,7 +26,7 @@ from dmc.methods.si import SI
 from dmc.models.model import Model
 from dmc.user_code import blaming, run_file
 
-__all__ = ["METHODS", "Learned", "Lesson", "Method", "method_named", "methods_named", "title_of"]
+__all__ = ["METHODS", "OWN_FILES", "Learned", "Lesson", "Method", "method_named", "methods_named", "title_of"]
 
 METHODS: dict[str, Method] = {
     method.name: method
@@ -51,6 +51,8 @@ METHODS: dict[str, Method] = {
         NewClasses(),
     )
 }
+
+OWN_FILES: dict[str, Path] = {}  # where users' own methods came from, by name
 
 
 def methods_named(text: str, kind: type[Model] = Model) -> list[Method]:
@@ -89,4 +91,6 @@ def _from_file(path: Path) -> Method:
         raise DmcError(f"{path}: {found[0].__name__} needs a name and a title")
     if type(METHODS.get(method.name, method)).__module__ != path.stem:
         raise DmcError(f"{path}: there is a method {method.name!r} already")
-    return METHODS.setdefault(method.name, method)
+    if method.name not in METHODS:
+        METHODS[method.name], OWN_FILES[method.name] = method, path.resolve()
+    return METHODS[method.name]
