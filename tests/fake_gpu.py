@@ -98,8 +98,9 @@ class OnGpu(Tensor):
 class PretendedGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered there is a cuda:0, and it counts what the host waits for."""
 
-    def __init__(self) -> None:
+    def __init__(self, doubles: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.doubles = doubles  # does it have double precision?
         self._mode_key = torch._C._TorchDispatchModeKey.FAKE  # with it, torch looks for no driver
         self.reads: Counter[str] = Counter()  # of numbers that the host waits for, by line of code
         self.uploads: Counter[str] = Counter()  # copies to the device that the host waits for
@@ -145,6 +146,8 @@ class PretendedGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         answer = func(*exchanged(args, held), **plain_kwargs)
         if not there:
             return answer
+        if not self.doubles and has_doubles([answer]) and not has_doubles(given):
+            raise TypeError(f"{func} would make a tensor of float64, which this GPU does not have, at {line()}")
         same = {id(t.held): t for t in given if isinstance(t, OnGpu)}  # an operation in place gives back what it got
         return exchanged(answer, lambda t: same[id(t)] if id(t) in same else OnGpu(t))
 
@@ -212,6 +215,10 @@ def tensors_in(values: Sequence[Any]) -> list[Tensor]:
     return [value for value in values if isinstance(value, Tensor)] + found
 
 
+def has_doubles(values: Sequence[Any]) -> bool:
+    return any(t.dtype == torch.float64 for t in tensors_in(values))
+
+
 def line() -> str:
     """Give the innermost line that is neither torch's nor of this file, with its function."""
     frame = sys._getframe(1)
@@ -222,9 +229,12 @@ def line() -> str:
 
 
 @contextmanager
-def gpu() -> Iterator[PretendedGpu]:
-    """Pretend that there is a GPU, which `pick_device` then gives, and notice when a training makes a step."""
-    pretended = PretendedGpu()
+def gpu(doubles: bool = True) -> Iterator[PretendedGpu]:
+    """Pretend that there is a GPU, which `pick_device` then gives, and notice when a training makes a step.
+
+    Without `doubles` it has no double precision, as Apple's.
+    """
+    pretended = PretendedGpu(doubles)
     add = Position.add
 
     class Event:
@@ -246,8 +256,9 @@ def gpu() -> Iterator[PretendedGpu]:
         return seed_for(*place)
 
     def step_ends(*counted: Any) -> None:
+        pretended.doubles = True  # it asks for Apple's by its name
         add(*counted)
-        pretended.in_step = False
+        pretended.in_step, pretended.doubles = False, doubles
 
     def pin(tensor: Tensor) -> Tensor:
         pretended.pinned.append(tensor.clone())
