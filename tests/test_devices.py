@@ -230,12 +230,11 @@ def test_every_verb_for_detectors(scenes: Path, tmp_path: Path) -> None:
 def test_every_other_family_of_detectors(arch: str, scenes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each has its own loss, its own outputs for a part of its classes, and its own boxes."""
     monkeypatch.setattr(Merge, "timed", lambda _, planned: planned)  # the verbs are timed above
-    given: dict[str, Any] = {"weights": None, "schedule": QUICK.changed({"batch_size": 4})}
+    given: dict[str, Any] = {"weights": None, "size": 64, "schedule": QUICK.changed({"batch_size": 4})}
     with gpu() as pretended:
-        size = 320 if arch == SSD else 64
-        own = dmc.train(scenes / "train", keep=["blue"], val=None, arch=arch, size=size, **given)
+        own = dmc.train(scenes / "train", keep=["blue"], val=None, arch=arch, **given)
         part = untrained("xyz", arch).keep("xy")
-        both = dmc.consolidate([own, part], scenes / "aux", aux_limit=2, size=size, **given)
+        both = dmc.consolidate([own, part], scenes / "aux", aux_limit=2, **given)
         dmc.evaluate([own, both], scenes / "test", known=True)
     require_no_waits(pretended)
 
