@@ -104,7 +104,7 @@ class PretendedGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._mode_key = torch._C._TorchDispatchModeKey.FAKE  # with it, torch looks for no driver
         self.reads: Counter[str] = Counter()  # of numbers that the host waits for, by line of code
         self.uploads: Counter[str] = Counter()  # copies to the device that the host waits for
-        self.operations: Counter[str] = Counter()
+        self.operations: Counter[Any] = Counter()
         self.steps = 0  # of trainings
         self.in_step = False
         self.waits_in_steps: Counter[str] = Counter()
@@ -130,7 +130,7 @@ class PretendedGpu(TorchDispatchMode):  # type: ignore[no-untyped-call]
         there = here if asked is None else torch.device(asked).type in (GPU.type, INSIDE.type)
         if not (here or there):
             return func(*args, **kwargs)
-        self.operations[str(func)] += 1
+        self.operations[func] += 1
         if func is aten.copy_.default:
             there = isinstance(args[0], OnGpu)
         if func in COPYING:

@@ -69,6 +69,12 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture
+def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let merges train at once; how they are timed before, the test of all verbs shows."""
+    monkeypatch.setattr(Merge, "timed", lambda _, planned: planned)
+
+
 def is_on_the_gpu(model: Model) -> bool:
     return all(isinstance(value, OnGpu) for value in model.module.state_dict().values())
 
@@ -165,7 +171,7 @@ def test_every_method(benches: dict[type[Model], Bench], name: str, kind: type[M
     with gpu() as pretended:
         benches[kind].first(benches[kind].open(0), order=0)
         assert benches[kind].run_cell(METHODS[name], order=0) == ""
-    assert pretended.operations["aten.convolution.default"] > 10
+    assert pretended.operations[torch.ops.aten.convolution.default] > 10
     if pretended.steps:
         require_no_waits(pretended)
 
@@ -227,9 +233,9 @@ def test_every_verb_for_detectors(scenes: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arch", [FCOS, SSD])
-def test_every_other_family_of_detectors(arch: str, scenes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("untimed")
+def test_every_other_family_of_detectors(arch: str, scenes: Path) -> None:
     """Each has its own loss, its own outputs for a part of its classes, and its own boxes."""
-    monkeypatch.setattr(Merge, "timed", lambda _, planned: planned)  # the verbs are timed above
     given: dict[str, Any] = {"weights": None, "size": 64, "schedule": QUICK.changed({"batch_size": 4})}
     with gpu() as pretended:
         own = dmc.train(scenes / "train", keep=["blue"], val=None, arch=arch, **given)
@@ -240,6 +246,7 @@ def test_every_other_family_of_detectors(arch: str, scenes: Path, monkeypatch: p
 
 
 @pytest.mark.parametrize("kind", [Specialist, Detector])
+@pytest.mark.usefixtures("untimed")
 def test_kept_answers_of_teachers(kind: type[Model], pictures: Path, scenes: Path, tmp_path: Path) -> None:
     """Answers go to the host while the next step runs, and are not read before they are there."""
 
@@ -259,6 +266,7 @@ def test_kept_answers_of_teachers(kind: type[Model], pictures: Path, scenes: Pat
 
 
 @pytest.mark.parametrize("kind", ["labels", "classifiers", "detectors"])
+@pytest.mark.usefixtures("untimed")
 def test_reads_do_not_grow_with_the_steps(kind: str, pictures: Path, scenes: Path) -> None:
     """Numbers are read when something is logged or saved: as often in an epoch of 4 steps as in one of 2."""
 
