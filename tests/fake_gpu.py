@@ -223,6 +223,8 @@ def line() -> str:
     """Give the innermost line that is neither torch's nor of this file, with its function."""
     frame = sys._getframe(1)
     while frame.f_back and (frame.f_code.co_filename == __file__ or "/torch/" in frame.f_code.co_filename):
+        if frame.f_code.co_name == "_engine_run_backward":
+            return "gradients"  # which line of the loss they belong to is not known
         frame = frame.f_back
     path = re.split("/(?:site-packages|src)/", frame.f_code.co_filename)[-1]
     return f"{path}:{frame.f_lineno} {frame.f_code.co_name}"
