@@ -73,8 +73,8 @@ def patches(count: int, seed: int) -> MaskedImages:
 class PixelBatch(Batch):
     masks_NHW: Tensor
 
-    def to(self, device: torch.device) -> Self:
-        return replace(self, images_N3HW=self.images_N3HW.to(device), masks_NHW=self.masks_NHW.to(device))
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Self:
+        return replace(self, images_N3HW=move(self.images_N3HW), masks_NHW=move(self.masks_NHW))
 
     def augmented(self, pad: int | None, flip: bool) -> Self:
         return self

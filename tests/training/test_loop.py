@@ -7,17 +7,15 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from filelock import FileLock
 from torch import Tensor, nn
 
-from dmc.config import CONSOLIDATION, SPECIALIST, ClassifierConsolidateConfig, RunConfig, Schedule
+from dmc.config import CONSOLIDATION, SPECIALIST, RunConfig, Schedule
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
 from dmc.data.loader import open_loader
@@ -189,37 +187,6 @@ def test_losses_go_through_the_network_that_the_loop_hands_over(kind: str) -> No
         for parameter in wide.module.get_submodule("fc").parameters():
             parameter.mul_(0.5)  # the same as halving all answers
     assert objective.losses(wide.module, batch)["loss"].item() == pytest.approx(halved)
-
-
-def test_no_step_waits_for_the_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers are read from the device only when something is logged or saved.
-
-    So they are read as often in two epochs of 8 steps as in two of 2.
-    """
-    images = write_images(tmp_path / "images", 32)
-
-    def reads(batch_size: int) -> int:
-        read = 0
-
-        def counting(real: Callable[..., Any]) -> Callable[..., Any]:
-            def call(tensor: Tensor, *arguments: Any) -> Any:
-                nonlocal read
-                read += 1
-                return real(tensor, *arguments)
-
-            return call
-
-        schedule = Schedule(epochs=2, batch_size=batch_size)
-        plan = classifiers([tiny("ab", 1), tiny("cd", 2)], images, schedule, **ClassifierConsolidateConfig.paper_form)
-        loader, _ = plan.open_loaders()
-        objective = plan.objective()
-        with Run(None, {}) as run, monkeypatch.context() as patch:
-            for name in ("item", "tolist", "__bool__", "__float__", "__int__", "cpu", "numpy"):
-                patch.setattr(Tensor, name, counting(getattr(Tensor, name)))
-            fit(plan.student.module, objective, loader, plan.schedule, run, seed=0, what="test")
-        return read
-
-    assert reads(batch_size=4) == reads(batch_size=16)
 
 
 def trained(folder: Path, images: Path, memory: float, stops: list[int]) -> bytes:

@@ -18,7 +18,8 @@ from torch import Tensor
 def crop_and_flip(images_N3HW: Tensor, pad: int, corners_2N: Tensor, mirrored_N: Tensor) -> Tensor:
     """Augment as the paper does: pad with `pad` black pixels on each side, crop at these corners, mirror some."""
     n, _, height, width = images_N3HW.shape
-    drawn_4N = torch.stack([torch.arange(n), *corners_2N, mirrored_N]).to(images_N3HW.device)  # one copy
+    drawn_4N = torch.stack([torch.arange(n), *corners_2N, mirrored_N])
+    drawn_4N = drawn_4N.to(images_N3HW.device, non_blocking=True)  # one copy, for which nobody waits
     image_N, top_N, left_N, mirrored_N = drawn_4N
     padded = F.pad(images_N3HW, (pad, pad, pad, pad))
     # Take every possible crop as a view, then copy the chosen ones alone.

@@ -27,7 +27,12 @@ class Batch:
         return len(self.images_N3HW)
 
     def to(self, device: torch.device) -> Self:
-        return replace(self, images_N3HW=self.images_N3HW.to(device), labels_N=self.labels_N.to(device))
+        """Copy it from the host to a device; nobody waits until it is there, and what comes next on the device does."""
+        return self.moved(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Self:
+        """Apply a function to the tensors that training needs on the device."""
+        return replace(self, images_N3HW=move(self.images_N3HW), labels_N=move(self.labels_N))
 
     def in_view(self, view: int) -> Self:
         """Choose one of the images' stored views for the augmentation."""

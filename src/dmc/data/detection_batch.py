@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Self
 
@@ -41,9 +41,9 @@ class DetectionBatch(Batch):
             raise TypeError(f"a detector is trained on {cls.__name__}, not on {type(batch).__name__}")
         return batch
 
-    def to(self, device: torch.device) -> Self:
-        boxes, labels = ([t.to(device) for t in part] for part in (self.boxes, self.labels))
-        return replace(self, images_N3HW=self.images_N3HW.to(device), boxes=boxes, labels=labels)
+    def moved(self, move: Callable[[Tensor], Tensor]) -> Self:
+        boxes, labels = ([move(t) for t in part] for part in (self.boxes, self.labels))
+        return replace(self, images_N3HW=move(self.images_N3HW), boxes=boxes, labels=labels)
 
     def augmented(self, pad: int | None, flip: bool) -> Self:
         """Mirror half of the images if `flip`. `pad` is ignored: detectors are not trained on shifted crops."""

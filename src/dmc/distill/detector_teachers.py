@@ -12,6 +12,7 @@ from torch import Tensor
 from dmc.config import Centring, DetectorConsolidateConfig
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import ShorterSide
+from dmc.device import index
 from dmc.distill.cache import Part
 from dmc.distill.targets import build_targets
 from dmc.distill.teachers import TeacherGroup
@@ -79,7 +80,8 @@ class DetectorTeachers(TeacherGroup[Detector]):
         if not self.tables:
             return self.select(batch.images_N3HW, self.anchors)
         found = Selected(*self.tables[0](batch, lambda: self.select(batch.images_N3HW, self.anchors)))
-        self.watch([found.logits_NST[..., list(columns)] for columns in self.union.columns])
+        device = found.logits_NST.device
+        self.watch([found.logits_NST[..., index(tuple(columns), device)] for columns in self.union.columns])
         return found
 
     def select(self, images_N3HW: Tensor, count: int) -> Selected:

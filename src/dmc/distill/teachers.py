@@ -168,7 +168,7 @@ class Teachers(TeacherGroup[Specialist]):
         if scale == "none":
             return
         seen = zip(*(self.normalised(images_N3HW) for images_N3HW in batches), strict=True)
-        answers = [torch.cat(parts) for parts in seen]
+        answers = [torch.cat(parts).cpu() for parts in seen]  # balancing takes double precision, which MPS has not
         spreads = [float(answers_NK.std()) for answers_NK in answers]
         for teacher, spread in zip(self.specialists, spreads, strict=True):
             if spread == 0:

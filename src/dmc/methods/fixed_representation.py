@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dmc.data.batch import Batch
+from dmc.device import pick_device
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.models.specialist import Specialist
 from dmc.training.classification import Supervised
@@ -30,7 +31,7 @@ class NewRowsOnly(Supervised):
             grown = parameter.shape != before[name].shape
             parameter.requires_grad_(grown)
             if grown:
-                self.frozen_rows[name] = before[name].detach().clone()
+                self.frozen_rows[name] = before[name].detach().clone().to(pick_device())  # where the others are trained
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         network.eval()  # batch norm keeps the statistics of the first group

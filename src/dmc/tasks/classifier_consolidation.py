@@ -159,7 +159,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
 
     def measure_teachers(self, batches: Iterable[Batch]) -> dict[str, Any]:
         normalised = [self.teachers.normalised(batch.images_N3HW) for batch in batches]
-        parts = [torch.cat(part) for part in zip(*normalised, strict=True)]
+        parts = [torch.cat(part).cpu() for part in zip(*normalised, strict=True)]
         target_NT = build_targets(parts, self.teachers.union, "none")
         won = wins(target_NT.argmax(dim=1), self.teachers.union)
         fair = [len(columns) / len(target_NT[0]) for columns in self.teachers.union.columns]
@@ -189,6 +189,7 @@ def answered(student: Specialist, teachers: Teachers, loader: ImageLoader) -> An
         for images_N3HW in sample(loader):
             rows.append((student.logits(images_N3HW), *teachers.each(images_N3HW)))
     teachers.require_finite()
-    student_NT, *others = (torch.cat(parts) for parts in zip(*rows, strict=True))
+    # On the host, since what is made of them takes double precision, which Apple's GPUs do not have.
+    student_NT, *others = (torch.cat(parts).cpu() for parts in zip(*rows, strict=True))
     student.require_finite(student_NT)
     return Answers(student_NT, build_targets(others, teachers.union, teachers.centring, teachers.scales), others)
