@@ -49,6 +49,9 @@ WAITING = {  # for a number, or for the size of the answer
 }
 
 
+FREE = 2**34  # bytes of memory on a pretended GPU
+
+
 class MixedDevicesError(Exception):
     """An operation was given tensors of two devices."""
 
@@ -269,6 +272,7 @@ def gpu(doubles: bool = True) -> Iterator[PretendedGpu]:
     with pytest.MonkeyPatch.context() as patch, fresh_constants(), pretended:
         patch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("cuda"))
         patch.setattr(torch, "Event", Event)
+        patch.setattr(torch.cuda, "mem_get_info", lambda _: (FREE, FREE))
         patch.setattr(clip_grad, "_has_foreach_support", lambda *_: True)  # as cuda's tensors have it
         patch.setattr(Tensor, "pin_memory", pin)
         patch.setattr(Tensor, "is_pinned", lambda tensor: any(tensor is one for one in pretended.pinned))
@@ -319,6 +323,8 @@ def fake_cuda() -> Iterator[None]:
         patch.setattr(nn.Module, "_apply", apply_to_each)
         patch.setattr(Tensor, "backward", fill_gradients)
         patch.setattr(Run, "checkpoint", lambda *_: None)
+        patch.setattr(torch.cuda, "mem_get_info", lambda _: (FREE, FREE))
+        patch.setattr(loop, "on_device", lambda made, device: (batch.to(device) for batch in made))  # in this thread
         yield
 
 

@@ -88,13 +88,17 @@ class TensorLoader(ImageLoader):
 
     def __init__(self, images_N3HW: Tensor, labels_N: Tensor, skipped: Skipped) -> None:
         self.images_N3HW, self.labels_N, self.skipped = images_N3HW, labels_N, skipped
+        self.ids_N: Tensor | None = None  # on the CPU, for batches that have to tell them; None: not made yet
         self.count = len(images_N3HW)
 
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
         for indices in self.shuffled(seed, batch_size, first_step):
             positions_N = torch.tensor(self.own_part(len(indices)))
             own = indices[positions_N]
-            yield Batch(self.images_N3HW[own], self.labels_N[own], positions_N=positions_N, whole=len(indices))
+            ids_N = None if self.ids_N is None else self.ids_N[own]
+            own = own.to(self.images_N3HW.device, non_blocking=True)
+            parts = self.images_N3HW[own], self.labels_N[own]
+            yield Batch(*parts, positions_N=positions_N, whole=len(indices), ids_N=ids_N)
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
         for part in even_parts(self.count, batch_size):

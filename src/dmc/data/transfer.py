@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from dmc.data.augment import content_ids
 from dmc.data.batch import Batch
 from dmc.data.loader import ImageLoader, TensorLoader
 
@@ -40,12 +41,16 @@ def pinned(tensor: Tensor) -> Tensor:
     return tensor.pin_memory() if tensor.device.type == "cpu" else tensor
 
 
-def resident(loader: ImageLoader, device: torch.device) -> ImageLoader:
-    """Hold a loader's images on the device if they are of one shape and fit: then only indices travel."""
+def resident(loader: ImageLoader, device: torch.device, identified: bool) -> ImageLoader:
+    """Hold a loader's images on the device if they are of one shape and fit: then only indices travel.
+
+    If batches have to be `identified`, the hashes of all images are made first, since they are made on the CPU.
+    """
     if device.type != "cuda" or not isinstance(loader, TensorLoader):
         return loader
     if loader.images_N3HW.nbytes > SHARE * torch.cuda.mem_get_info(device)[0]:
         return loader
     moved = TensorLoader(loader.images_N3HW.to(device), loader.labels_N.to(device), loader.skipped)
     moved.share = loader.share
+    moved.ids_N = content_ids(loader.images_N3HW) if identified else None
     return moved

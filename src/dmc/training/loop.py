@@ -13,6 +13,7 @@ from torch import nn
 from dmc.config import Precision, Schedule
 from dmc.data.batch import Batch
 from dmc.data.loader import ImageLoader
+from dmc.data.transfer import on_device, resident
 from dmc.data.waiting import Watched
 from dmc.errors import DmcError
 from dmc.precision import autocast
@@ -90,11 +91,16 @@ def augmented(
 ) -> Iterator[Batch]:
     """Give the batches of a training, from a step on, on the device and augmented; each seeds torch's generator."""
     steps = loader.steps(schedule.batch_size)
-    for step, batch in enumerate(loader.batches(seed, schedule.batch_size, first_step), first_step):
+    held = resident(loader, device, identified=views is not None)
+
+    def chosen() -> Iterator[Batch]:
+        for step, batch in enumerate(held.batches(seed, schedule.batch_size, first_step), first_step):
+            yield batch if views is None else batch.in_view(step // steps % views)
+
+    there = on_device(chosen(), device) if held is loader else chosen()
+    for step, batch in enumerate(there, first_step):
         torch.manual_seed(seed_for(seed, "step", step))
-        if views is not None:
-            batch = batch.in_view(step // steps % views)
-        yield batch.to(device).augmented(schedule.pad, schedule.flip)
+        yield batch.augmented(schedule.pad, schedule.flip)
 
 
 def require_finite(at: Position, module: nn.Module | None) -> None:

@@ -1,0 +1,239 @@
+"""Measure consolidation against the loop that one would write first, and its parts; print ratios of one run.
+
+    python benchmarks/speed.py [--rows naive-2,naive-5,naive-10,warm,student,processes,detector] [--images 1024]
+
+The naive loop is honest: teachers in eval mode under no_grad, a DataLoader with two workers and torchvision's transforms
+on PIL images, SGD, the L2 loss on normalised logits; every batch asks every teacher, in torch's default layout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torchvision.transforms as T
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from torch.utils.flop_counter import FlopCounterMode
+
+import dmc
+from dmc.config import CONSOLIDATION, DETECTION
+from dmc.models.detector import Detector
+from dmc.models.model import Model
+from dmc.models.specialist import Specialist
+from dmc.precision import native_precision
+
+ARCH, SIDE, CLASSES, BATCH = "cifar_resnet32", 32, 10, 128
+DETECTOR = "retinanet:timm/tf_efficientnet_lite0,width=64,depth=2"
+CPU = torch.device("cpu")
+
+
+class Pictures(Dataset[Tensor]):
+    """Images as PIL has them, transformed one by one."""
+
+    def __init__(self, images: np.ndarray[Any, Any]) -> None:
+        self.images = [Image.fromarray(image) for image in images]
+        self.transform = T.Compose(
+            [T.RandomCrop(SIDE, padding=4), T.RandomHorizontalFlip(), T.ToTensor(), T.Normalize([0.5] * 3, [0.25] * 3)]
+        )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, i: int) -> Tensor:
+        shown: Tensor = self.transform(self.images[i])
+        return shown
+
+
+def naive(teachers: list[nn.Module], student: nn.Module, images: np.ndarray[Any, Any], epochs: int) -> float:
+    """Consolidate in the way one would write it first; give the seconds of an epoch."""
+    loader = DataLoader(Pictures(images), batch_size=BATCH, shuffle=True, num_workers=2)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    for teacher in teachers:
+        teacher.eval()
+    student.train()
+    seconds = []
+    for _ in range(epochs):
+        started = time.monotonic()
+        for batch in loader:
+            with torch.no_grad():
+                answers = [teacher(batch) for teacher in teachers]
+                target = torch.cat([logits - logits.mean(dim=1, keepdim=True) for logits in answers], dim=1)
+            loss = (student(batch) - target).square().mean()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        seconds.append(time.monotonic() - started)
+    return median(seconds)
+
+
+def noise(count: int, side: int = SIDE) -> np.ndarray[Any, Any]:
+    """Make coloured noise: speed does not depend on what images show."""
+    return np.random.default_rng(0).integers(0, 256, (count, side, side, 3), dtype=np.uint8)
+
+
+def specialists(count: int) -> list[Specialist]:
+    names = ([f"{i}-{k}" for k in range(CLASSES)] for i in range(count))
+    return [Specialist.untrained(ARCH, own, None, "softmax", i, None) for i, own in enumerate(names)]
+
+
+def ours(teachers: list[Any], images: np.ndarray[Any, Any], epochs: int, **settings: Any) -> tuple[float, list[float]]:
+    """Consolidate with dmc; give the seconds of all of it, and those of each epoch."""
+    with tempfile.TemporaryDirectory() as folder:
+        usual = CONSOLIDATION.changed({"batch_size": BATCH})
+        schedule = settings.pop("schedule", usual).changed({"epochs": epochs})
+        started = time.monotonic()
+        dmc.consolidate(teachers, images, Path(folder) / "run", schedule=schedule, held_out=0, **settings)
+        whole = time.monotonic() - started
+        lines = (Path(folder) / "run/metrics.jsonl").read_text().splitlines()
+    ends = [json.loads(line)["seconds"] for line in lines]
+    return whole, [after - before for before, after in zip([0.0, *ends], ends, strict=False)]
+
+
+def against_naive(teachers: int, count: int, precision: str) -> list[str]:
+    """Measure whole runs of 20 epochs, which fill the cache as they go, against 20 epochs of the naive loop.
+
+    Every epoch of the naive loop is the same work, so three are measured.
+    """
+    images, models = noise(count), specialists(teachers)
+    slow = 20 * naive([s.module for s in models], specialists(1)[0].module, images, epochs=3)
+    said = []
+    for views in (1, 2, 4):
+        with tempfile.TemporaryDirectory() as cache:
+            fast, epochs = ours(
+                specialists(teachers),
+                images,
+                20,
+                schedule=CONSOLIDATION.changed({"batch_size": BATCH, "precision": precision}),
+                cache=cache,
+                views=views,
+                balance=False,
+                scale="none",
+            )
+        parts = f"filling {epochs[0]:.1f} s, warm {median(epochs[views:]):.1f} s an epoch"
+        said.append(
+            f"| {teachers} teachers, {precision}, {views} views: naive / ours | {slow / fast:.2f} | "
+            f"{slow:.0f} s / {fast:.0f} s; {parts} |"
+        )
+    return said
+
+
+def warm_epochs(count: int) -> list[str]:
+    """Compare an epoch with ten teachers to one with two, both with a warm cache."""
+    seconds = {}
+    images = noise(count)
+    for teachers in (2, 10, 2, 10):
+        with tempfile.TemporaryDirectory() as cache:
+            settings = {"cache": cache, "views": 1, "balance": False, "scale": "none"}
+            _, epochs = ours(specialists(teachers), images, 6, **settings)
+        seconds[teachers] = min(seconds.get(teachers, 1e9), median(epochs[1:]))
+    return [f"| epoch with 10 teachers / with 2, cache warm | {seconds[10] / seconds[2]:.2f} | |"]
+
+
+def student_rate() -> list[str]:
+    """Compare the student's step to a large matrix product, in operations per second."""
+    (student,) = specialists(1)
+    student.to(CPU).module.train()
+    batch = torch.randn(BATCH, 3, SIDE, SIDE).contiguous(memory_format=torch.channels_last)
+
+    def step() -> None:
+        student.module(batch).square().mean().backward()
+
+    with FlopCounterMode(display=False) as counter:
+        step()
+    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    pairs = [(counter.get_total_flops() / seconds(step, 3), 2 * 2048**3 / seconds(lambda: a @ b, 3)) for _ in range(5)]
+    ours_rate, matrix = (median(part) for part in zip(*pairs, strict=True))
+    words = f"{ours_rate / 1e9:.0f} / {matrix / 1e9:.0f} GFLOP/s"
+    return [f"| student's fp32 step / large matrix product | {ours_rate / matrix:.0%} | {words} |"]
+
+
+def seconds(work: Callable[[], object], repeats: int) -> float:
+    started = time.monotonic()
+    for _ in range(repeats):
+        work()
+    return (time.monotonic() - started) / repeats
+
+
+def processes(count: int) -> list[str]:
+    """Compare one training in two processes of one thread each to the same in one."""
+    found: dict[int, list[float]] = {1: [], 2: []}
+    with tempfile.TemporaryDirectory() as folder:
+        np.savez(Path(folder) / "images.npz", images=noise(count))
+        for model in specialists(2):
+            model.save(Path(folder) / model.names[0])
+        for _ in range(3):
+            for number in (1, 2):
+                out = Path(folder) / f"run-{len(found[1])}-{number}"
+                given = ["consolidate", "0-0", "1-0", "--aux", "images.npz", "-o", out.name, "--epochs", "3"]
+                given += ["--batch-size", str(BATCH), "--no-balance", "--scale", "none"]
+                launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={number}"]
+                environment = os.environ | {"OMP_NUM_THREADS": "1"}
+                subprocess.run(
+                    [sys.executable, *launcher, "-m", "dmc", *given],
+                    cwd=folder,
+                    env=environment,
+                    check=True,
+                    capture_output=True,
+                )
+                ends = [json.loads(line)["seconds"] for line in (out / "metrics.jsonl").read_text().splitlines()]
+                found[number].append(ends[-1] - ends[0])
+    ratio = median(one / two for one, two in zip(found[1], found[2], strict=True))
+    return [
+        f"| two processes of one thread / one, one training | {ratio:.2f} | {min(found[1]):.0f} s / {min(found[2]):.0f} s |"
+    ]
+
+
+def detector_step(count: int) -> list[str]:
+    """Compare an epoch of merging detectors with a warm cache to one that asks the teachers."""
+    teachers: list[Model] = [
+        Detector.untrained(DETECTOR, names, None, i, None) for i, names in enumerate(("abcde", "fghij"))
+    ]
+    schedule = DETECTION.changed({"batch_size": 12})
+    with tempfile.TemporaryDirectory() as cache:
+        settings: dict[str, Any] = {"schedule": schedule, "size": 128, "weights": None}
+        _, asking = ours(teachers, noise(count, 128), 3, **settings)
+        _, warm = ours(teachers, noise(count, 128), 5, cache=cache, **settings)
+    ratio = median(warm[2:]) / median(asking[1:])
+    return [
+        f"| detector's step, cache warm / asking | {ratio:.2f} | {median(warm[2:]):.1f} s / {median(asking[1:]):.1f} s |"
+    ]
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    options.add_argument("--rows", default="naive-2,naive-5,naive-10,warm,student,processes,detector")
+    options.add_argument("--images", type=int, default=1024)
+    given = options.parse_args()
+    native = native_precision(CPU)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, native precision {native}")
+    if native == "fp32":
+        print("this CPU has no bf16 of its own: rows with precision auto are those with fp32")
+    rows: dict[str, Callable[[], list[str]]] = {
+        "warm": lambda: warm_epochs(given.images),
+        "student": student_rate,
+        "processes": lambda: processes(given.images),
+        "detector": lambda: detector_step(given.images // 8),
+        **{f"naive-{n}": lambda n=n: against_naive(n, given.images, "fp32") for n in (2, 5, 10)},  # type: ignore[misc]
+        **{f"naive-{n}-auto": lambda n=n: against_naive(n, given.images, native) for n in (2, 10)},  # type: ignore[misc]
+    }
+    print("\n| what | ratio | |\n|---|---|---|")
+    for name in given.rows.split(","):
+        for line in rows[name]():
+            print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
