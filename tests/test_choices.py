@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import dmc as library
 from dmc.choices import clamped, shorter_side, timed
 from dmc.config import CONSOLIDATION, SPECIALIST, ConsolidateConfig, Length, NetworkConfig, Schedule
+from dmc.cost import Cost
 from dmc.data.open import open_images, open_labeled
 from dmc.data.preprocess import Preprocessing
 from dmc.data.readers import ArrayImages
@@ -84,18 +86,18 @@ def test_the_student_is_as_the_largest_of_all_teachers() -> None:
 
 def test_a_budget_of_time_becomes_epochs(caplog: pytest.LogCaptureFixture) -> None:
     """Ten minutes at 50 images/s are 30,000 images: 7 passes over 4,000."""
-    usual = Schedule(epochs=50)
+    usual, cost = Schedule(epochs=50), Cost(student_flops=1, student_seconds=1 / 50)
     with caplog.at_level(logging.INFO, "dmc"):
-        assert timed(Length(minutes=10), usual, 4_000, 50, "net").epochs == 7
-        assert timed(Length(minutes=10, share=0.5), usual, 4_000, 50, "net").epochs == 3
-        assert timed(Length(), usual, 4_000, 50, "net") == usual
+        assert timed(Length(minutes=10), usual, 4_000, cost, "net").epochs == 7
+        assert timed(Length(minutes=10, share=0.5), usual, 4_000, cost, "net").epochs == 3
+        assert timed(Length(), usual, 4_000, cost, "net") == usual
     assert [record.getMessage() for record in caplog.records] == [
         "net: 7 epochs of 4,000 images, about 9 min 20 s",
         "net: 3 epochs of 4,000 images, about 4 min 00 s",
         "net: 50 epochs of 4,000 images, about 1 h 06 min",
     ]
     with pytest.raises(DmcError, match="a pass over 4,000 images takes 1 min 20 s: allow more"):
-        timed(Length(minutes=1), usual, 4_000, 50, "net")
+        timed(Length(minutes=1), usual, 4_000, cost, "net")
     with pytest.raises(DmcError, match="give epochs or minutes, not both"):
         Length.taken_from({"minutes": 1, "epochs": 2})
 
@@ -141,13 +143,14 @@ def test_a_resumed_run_keeps_what_was_chosen(
     from dmc.training import loop
 
     merge = ("consolidate", *two_models, "--aux", aux_folder, "-o", tmp_path / "m", "--minutes", 0.01)
-    monkeypatch.setattr("dmc.consolidation.images_per_second", lambda *_: 100.0)  # 60 images: 2 passes over 24
+    monkeypatch.setattr("dmc.consolidation.measured", lambda *_: (0.0, 0.0))
+    monkeypatch.setattr("dmc.consolidation.step_cost", lambda *_: (1.0, 1 / 100))  # 60 images: 2 passes over 24
     steps = loop.require_finite
     monkeypatch.setattr(loop, "require_finite", lambda at, network: 1 / 0 if at.step > 1 else steps(at, network))
     monkeypatch.delenv("DMC_TRACEBACK")
     assert dmc(*merge, "--checkpoint-every", 0).code == 2
     monkeypatch.setattr(loop, "require_finite", steps)
-    monkeypatch.setattr("dmc.consolidation.images_per_second", lambda *_: 900.0)
+    monkeypatch.setattr("dmc.consolidation.step_cost", lambda *_: (1.0, 1 / 900))
     said = dmc(*merge, "--resume")
     assert said.code == 0, said.err
     assert json.loads((tmp_path / "m" / "run.json").read_text())["schedule"]["epochs"] == 2
@@ -156,3 +159,16 @@ def test_a_resumed_run_keeps_what_was_chosen(
 
 def test_train_and_val_are_found_by_the_sources(labeled_folder: Path, aux_folder: Path) -> None:
     assert shorter_side(open_labeled(labeled_folder)) == shorter_side(open_images(aux_folder)) == 20
+
+
+def test_the_cost_of_a_run_counts_the_passes_that_ask_the_teachers() -> None:
+    """A pass over 100 images takes 3 s if the teachers are asked, 1 s if not; the cache has two views."""
+    cost = Cost(student_flops=6e9, student_seconds=0.01, asking_flops=4e9, asking_seconds=0.02, views=2)
+    assert cost.seconds(100, epochs=1) == pytest.approx(3)
+    assert cost.seconds(100, epochs=10) == pytest.approx(2 * 3 + 8 * 1)
+    assert [cost.epochs_in(seconds, 100) for seconds in (2.9, 3.1, 6.1, 7.1, 14.1)] == [0, 1, 2, 3, 10]
+    assert cost.flops(100, epochs=10) == pytest.approx(100 * (10 * 6e9 + 2 * 4e9))
+    assert cost.flops_per_second == pytest.approx(1e10 / 0.03)
+    every = replace(cost, views=None)
+    assert every.seconds(100, epochs=10) == pytest.approx(30)
+    assert every.epochs_in(14.1, 100) == 4

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 
 from dmc.config import AUTO, Length, NetworkConfig, Schedule
+from dmc.cost import Cost
 from dmc.data.decode import opened, upright_size
 from dmc.data.sources import Source
 from dmc.errors import DmcError
@@ -80,15 +81,15 @@ def schedule_for(length: Length, paper: Schedule, fitting: Schedule, begun: Resu
     return chosen.changed(length.changes)
 
 
-def timed(length: Length, schedule: Schedule, images: int, images_per_second: float, what: str) -> Schedule:
+def timed(length: Length, schedule: Schedule, images: int, cost: Cost, what: str) -> Schedule:
     """Set the epochs to what fits in the minutes, if these are given; log what will be trained, and about how long."""
     if length.minutes is not None:
-        passes = together().agreed(int(length.share * length.minutes * 60 * images_per_second / images))
+        passes = together().agreed(cost.epochs_in(length.share * length.minutes * 60, images))
         if not passes:
-            needed = duration(images / images_per_second)
+            needed = duration(cost.seconds(images, epochs=1))
             raise DmcError(f"a pass over {images:,} images takes {needed}: allow more minutes, or take fewer images")
         schedule = schedule.changed({"epochs": passes})
-    seconds = schedule.epochs * images / images_per_second
+    seconds = cost.seconds(images, schedule.epochs)
     epochs = f"{schedule.epochs} epoch{'' if schedule.epochs == 1 else 's'}"
     log.info(f"{what}: {epochs} of {images:,} images, about {duration(seconds)}")
     return schedule

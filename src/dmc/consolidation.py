@@ -15,6 +15,7 @@ from torch import Tensor
 
 from dmc.classes import counted
 from dmc.config import ConsolidateConfig, RunConfig, Schedule
+from dmc.cost import Cost, measured
 from dmc.data.batch import Batch
 from dmc.data.decode import Skipped, Transform, decoded
 from dmc.data.loader import ENOUGH, ImageLoader, fits, held_loader, open_loader
@@ -26,9 +27,9 @@ from dmc.distill.cache import AnswerCache
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
 from dmc.models.model import AnyModel
-from dmc.precision import settled
+from dmc.precision import autocast, settled
 from dmc.seeds import seed_for
-from dmc.training.loop import fit, images_per_second
+from dmc.training.loop import fit, step_cost
 from dmc.training.objective import Objective
 from dmc.training.run_folder import Run, versions
 
@@ -51,6 +52,7 @@ class Estimate:
     tried: int  # images that were opened
     undecodable: int  # of those
     images_per_second: float
+    cost: Cost
     teachers: dict[str, Any]  # what `teachers_alone` found on some of the images
 
 
@@ -84,6 +86,19 @@ class TimeCheck(TypedDict):
     seconds: int
 
 
+class CostCheck(TypedDict):
+    """What a consolidation costs besides time."""
+
+    teachers_gflops: float  # to ask all teachers about one image
+    student_gflops: float  # for the student's step on one image
+    gflops_per_second: float  # as measured
+    total_gflops: float  # of the whole run
+    image_bytes: int  # of all images as they are held, or streamed once
+    cache: str | None  # the folder that keeps the teachers' answers
+    cache_bytes: int  # that they take there
+    asking_epochs: int  # passes in which the teachers are asked; the others read the cache
+
+
 class Check(TypedDict):
     """What can be said about a consolidation before it trains, in a form that JSON can hold."""
 
@@ -93,6 +108,7 @@ class Check(TypedDict):
     student: dict[str, Any]
     shared: list[str]  # classes that several teachers know
     aux: AuxCheck
+    cost: CostCheck
     estimate: TimeCheck
 
 
@@ -246,26 +262,47 @@ class Consolidation(ABC, Generic[AnyModel]):
         batches = [self.transform.batch(framed[start : start + size]) for start in range(0, len(framed), size)]
         return batches, tried, len(skipped)
 
-    def speed(self, batch: Batch) -> float:
-        """Time the training on a batch, in images per second; the student's weights stay as they are."""
+    def cost(self, batch: Batch) -> Cost:
+        """Count and time a step on a batch, and the teachers' part of it; the student's weights stay as they are."""
         device = pick_device()
+        batch = batch.to(device)
         self.teachers.to(device).fold()
         self.student.to(device)
-        return images_per_second(self.student.module, self.objective(), batch.to(device), self.schedule.precision)
+
+        def ask() -> None:
+            with autocast(self.schedule.precision, device):
+                self.teachers.each(batch.images_N3HW)
+            self.teachers.require_finite()  # waits for the device
+
+        flops, seconds = step_cost(self.student.module, self.objective(), batch, self.schedule.precision)
+        asking_flops, asking_seconds = measured(ask, len(batch))
+        asking_seconds = min(asking_seconds, 0.95 * seconds)  # timings are noisy
+        cache = self.cache
+        return Cost(
+            asking_flops=asking_flops,
+            student_flops=flops - asking_flops,
+            asking_seconds=asking_seconds,
+            student_seconds=seconds - asking_seconds,
+            cache_bytes=sum(cache.bytes_for(parts) for _, parts in self.teachers.kept()) if cache else 0,
+            views=cache.views if cache else None,
+        )
 
     def estimate(self) -> Estimate:
         """Time two steps on real images, and measure the teachers side by side."""
         started = time.monotonic()
         batches, tried, broken = self.some_batches()
         decoding = tried / (time.monotonic() - started)
-        training = self.speed(batches[0])
+        cost = self.cost(batches[0])
+        epochs = self.schedule.epochs
+        training = epochs / cost.seconds(1, epochs)
         rate = training if self.held else min(training, decoding)
         asked = within(ASKING_SECONDS, (batch.to(pick_device()) for batch in batches))
-        return Estimate(tried, broken, rate, self.measure_teachers(asked))
+        return Estimate(tried, broken, rate, cost, self.measure_teachers(asked))
 
     def check(self) -> Check:
         """Say what can be said before anything trains: time two steps on real images, write nothing."""
         estimate = self.estimate()
+        cost = estimate.cost
         passes = self.schedule.epochs
         images = passes * self.trained_on
         return {
@@ -284,6 +321,16 @@ class Consolidation(ABC, Generic[AnyModel]):
                 "tried": estimate.tried,
                 "undecodable": estimate.undecodable,
                 "held_out": self.held_out,
+            },
+            "cost": {
+                "teachers_gflops": round(cost.asking_flops / 1e9, 3),
+                "student_gflops": round(cost.student_flops / 1e9, 3),
+                "gflops_per_second": round(cost.flops_per_second / 1e9, 1),
+                "total_gflops": round(cost.flops(self.trained_on, passes) / 1e9),
+                "image_bytes": self.transform.bytes_per_image * len(self.aux),
+                "cache": self.config.cache,
+                "cache_bytes": cost.cache_bytes,
+                "asking_epochs": cost.asking_passes(passes),
             },
             "estimate": {
                 "epochs": passes,

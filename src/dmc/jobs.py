@@ -16,7 +16,7 @@ from dmc.models.model import Model
 from dmc.tasks import task_of
 from dmc.tasks.base import VisionTask
 from dmc.training.held_out import HeldOut
-from dmc.training.labeled import fit_labeled, training_speed
+from dmc.training.labeled import fit_labeled, training_cost
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class LabeledTraining:
         schedule = schedule_for(self.length, *usual, begun)
         objective = self.task.supervised(model, self.source.classes)
         if not begun:
-            speed = training_speed(objective, model, self.source, schedule)
-            schedule = timed(self.length, schedule, images, speed, self.what)
+            cost = training_cost(objective, model, self.source, schedule)
+            schedule = timed(self.length, schedule, images, cost, self.what)
         trained: Model = fit_labeled(
             model,
             self.source,
@@ -105,9 +105,9 @@ class Merge:
     def timed(self, consolidation: Consolidation[Any]) -> Consolidation[Any]:
         """Set the epochs to what fits in the minutes, if these are given, and log what will be trained."""
         if not self.begun:
-            speed = consolidation.speed(consolidation.some_batches()[0][0])
+            cost = consolidation.cost(consolidation.some_batches()[0][0])
             images, what = consolidation.trained_on, f"student: {self.network}"
-            consolidation.schedule = timed(self.length, consolidation.schedule, images, speed, what)
+            consolidation.schedule = timed(self.length, consolidation.schedule, images, cost, what)
         return consolidation
 
 

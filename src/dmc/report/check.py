@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from dmc.classes import counted
-from dmc.consolidation import Check
+from dmc.consolidation import Check, CostCheck
 from dmc.progress import duration
 from dmc.tasks import task_named
 
@@ -24,11 +24,36 @@ def as_text(found: Check) -> str:
     lines.append(f"auxiliary images: {aux['images']:,} in {aux['name']}, {where} at {shape(aux['size'])}")
     if aux["undecodable"]:
         lines.append(f"  {aux['undecodable']} of the first {aux['tried']} cannot be decoded")
+    lines += _cost(found["cost"], estimate["epochs"])
     lines.append(
         f"estimate: {estimate['images']:,} images at {estimate['images_per_second']:,.0f} per second, "
         f"about {duration(estimate['seconds'])}"
     )
     return "\n".join(lines)
+
+
+def _cost(cost: CostCheck, epochs: int) -> list[str]:
+    """Describe the operations of an image and of the run, and the bytes that images and answers take."""
+    lines = [
+        f"cost of an image: {cost['teachers_gflops']:.3g} GFLOP to ask the teachers, {cost['student_gflops']:.3g} for "
+        f"the student's step; {cost['gflops_per_second']:,.0f} GFLOP/s here",
+        f"cost of the run: {cost['total_gflops'] / 1000:,.3g} TFLOP, {_bytes(cost['image_bytes'])} of pixels",
+    ]
+    if cost["cache"] is not None:
+        lines.append(
+            f"cache: the teachers' answers take {_bytes(cost['cache_bytes'])} in {cost['cache']}; they are asked in "
+            f"{cost['asking_epochs']} of {epochs} epochs at most"
+        )
+    return lines
+
+
+def _bytes(count: int) -> str:
+    """Word a number of bytes: `1.5 GiB`."""
+    size, unit = float(count), "bytes"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size >= 1024:
+            size, unit = size / 1024, larger
+    return f"{size:.3g} {unit}"
 
 
 def _network(role: str, model: dict[str, Any], shape: Callable[[int], str]) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dmc.config import RunConfig, Schedule
+from dmc.cost import Cost
 from dmc.data.decode import decoded
 from dmc.data.loader import MEMORY, fits, open_loader
 from dmc.data.sources import Source
@@ -16,7 +17,7 @@ from dmc.errors import DmcError
 from dmc.models.model import AnyModel, Model
 from dmc.precision import settled
 from dmc.training.held_out import HeldOut
-from dmc.training.loop import fit, images_per_second
+from dmc.training.loop import fit, step_cost
 from dmc.training.objective import Objective
 from dmc.training.run_folder import Run, versions
 
@@ -69,8 +70,8 @@ def fit_labeled(
         return run.finish(model)
 
 
-def training_speed(objective: Objective, model: Model, source: Source, schedule: Schedule) -> float:
-    """Measure the images per second of a training on one batch of its images."""
+def training_cost(objective: Objective, model: Model, source: Source, schedule: Schedule) -> Cost:
+    """Measure what a training costs, on one batch of its images."""
     images = (
         (record, image) for record, image in decoded(source.records(seed=0), model.transform) if image is not None
     )
@@ -79,4 +80,4 @@ def training_speed(objective: Objective, model: Model, source: Source, schedule:
         raise DmcError(f"no image in {source.name} can be decoded")
     model.to(pick_device())
     batch = model.transform.batch(framed).to(pick_device())
-    return images_per_second(model.module, objective, batch, settled(schedule).precision)
+    return Cost(*step_cost(model.module, objective, batch, settled(schedule).precision))

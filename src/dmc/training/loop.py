@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from dmc.config import Precision, Schedule
+from dmc.cost import measured
 from dmc.data.batch import Batch
 from dmc.data.loader import ImageLoader
 from dmc.data.transfer import on_device, resident
@@ -112,19 +113,21 @@ def require_finite(at: Position, module: nn.Module | None) -> None:
         raise DmcError(f"training diverged: {broken[0]} is not finite by step {at.step}; lower the learning rate")
 
 
-def images_per_second(module: nn.Module, objective: Objective, batch: Batch, precision: Precision = "fp32") -> float:
-    """Time a step on a batch, and leave the network as it was."""
-    rate = 0.0
+def step_cost(
+    module: nn.Module, objective: Objective, batch: Batch, precision: Precision = "fp32"
+) -> tuple[float, float]:
+    """Count the operations of a step on a batch and time it, both for one image; leave the network as it was."""
     before = {name: value.clone() for name, value in module.state_dict().items()}
     module.train()
-    for _ in range(2):  # the first one warms up
-        started = time.monotonic()
+
+    def step() -> None:
         with autocast(precision, batch.images_N3HW.device):
             loss = objective.losses(module, batch)["loss"]
         loss.backward()  # type: ignore[no-untyped-call]
         loss.item()  # waits for the device
-        rate = len(batch) / (time.monotonic() - started)
+
+    found = measured(step, len(batch))
     objective.require_sound()
     module.load_state_dict(before)  # undoes what batch norm has seen
     module.zero_grad()
-    return rate
+    return found

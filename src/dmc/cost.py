@@ -1,0 +1,57 @@
+"""What a consolidation costs: operations, bytes and seconds, worked out from one measured step.
+
+A pass that asks the teachers costs their forward passes and the student's step; one that reads their answers from a
+cache costs the step alone. The first `views` passes fill the cache.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch.utils.flop_counter import FlopCounterMode
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The operations and seconds of one image: of the student's step, and of asking all teachers."""
+
+    student_flops: float
+    student_seconds: float
+    asking_flops: float = 0.0
+    asking_seconds: float = 0.0
+    cache_bytes: int = 0  # of the answers to all images; 0 without a cache
+    views: int | None = None  # that a cache keeps; None: every pass asks
+
+    @property
+    def flops_per_second(self) -> float:
+        return (self.asking_flops + self.student_flops) / (self.asking_seconds + self.student_seconds)
+
+    def asking_passes(self, epochs: int) -> int:
+        """Give the number of passes that ask the teachers."""
+        return epochs if self.views is None else min(self.views, epochs)
+
+    def seconds(self, images: int, epochs: int) -> float:
+        """Give the seconds of a run."""
+        return images * (epochs * self.student_seconds + self.asking_passes(epochs) * self.asking_seconds)
+
+    def epochs_in(self, seconds: float, images: int) -> int:
+        """Give the number of passes over so many images that fit into some seconds."""
+        budget, asking = seconds / images, self.asking_seconds + self.student_seconds
+        if self.views is None or budget < self.views * asking:
+            return int(budget / asking)
+        return int((budget - self.views * self.asking_seconds) / self.student_seconds)
+
+    def flops(self, images: int, epochs: int) -> float:
+        """Give the operations of a run."""
+        return images * (epochs * self.student_flops + self.asking_passes(epochs) * self.asking_flops)
+
+
+def measured(work: Callable[[], object], images: int) -> tuple[float, float]:
+    """Count the operations of some work on so many images and time it; give both for one image."""
+    with FlopCounterMode(display=False) as counter:
+        work()  # which warms up, too
+    started = time.monotonic()
+    work()
+    return counter.get_total_flops() / images, (time.monotonic() - started) / images
