@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from dmc.data.batch import Batch
 
-WORTH_TELLING = 0.1  # share of the time
+WORTH_TELLING, SECONDS = 0.1, 5.0  # share of the time, if it is that long
 log = logging.getLogger("dmc")
 
 
@@ -32,8 +32,8 @@ class Watched:
         """Give the share of the time that went into waiting since this was last asked; say once if it is much."""
         now = time.monotonic()
         share = self.waited / max(now - self.since, 1e-9)
-        self.waited, self.since = 0.0, now
-        if share > WORTH_TELLING and not self.told:
+        if share > WORTH_TELLING and self.waited > SECONDS and not self.told:
             log.info(f"training waits for images {share:.0%} of the time: more workers may help")
             self.told = True
+        self.waited, self.since = 0.0, now
         return share

@@ -83,6 +83,7 @@ class Detector(Model):
     def answers(self, images_N3HW: Tensor) -> Answers:
         """Give logits and boxes for each anchor of uint8 RGB images, which have one shape."""
         found: Answers = self.module(self.preprocessing.normalised(images_N3HW.to(self.device)))
+        found = found._replace(logits_NAK=found.logits_NAK.float(), boxes_NAB=found.boxes_NAB.float())
         if self.classes.whole:
             return found
         return self.network.kept(found, self.classes.columns)

@@ -1,0 +1,125 @@
+"""The arithmetic of training: chosen by the device, written down, kept when a run is resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import dmc as library
+from dmc.config import Precision, RunConfig, Schedule
+from dmc.data.batch import Batch
+from dmc.precision import native_precision, settled
+from dmc.tasks.classifier_consolidation import Distillation
+from tests.conftest import classifiers, tiny, write_images
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+PLAIN: dict[str, Any] = {"scale": "none", "balance": False, "held_out": 0}
+
+
+@pytest.mark.parametrize(
+    ("able", "chosen"),
+    [({"avx512_bf16": True}, "bf16"), ({"amx_bf16": True}, "bf16"), ({"avx512_vnni": True}, "fp32"), ({}, "fp32")],
+)
+def test_auto_is_bf16_where_the_device_computes_it_natively(
+    able: dict[str, bool], chosen: Precision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able)
+    assert native_precision(CPU) == chosen
+    assert settled(Schedule(precision="auto")).precision == chosen
+    assert settled(Schedule(precision="fp16")).precision == "fp16"
+    asked = []
+
+    def supported(including_emulation: bool = True) -> bool:
+        asked.append(including_emulation)
+        return bool(able)
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+    assert native_precision(CUDA) == ("bf16" if able else "fp32")
+    assert asked == [False]
+    assert native_precision(torch.device("mps")) == "fp32"
+
+
+def test_the_paper_computes_in_fp32_and_users_in_what_is_fast(
+    tmp_path: Path, aux_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    teachers = [tiny("ab", 1), tiny("cd", 2)]
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True})
+    library.consolidate(teachers, aux_folder, tmp_path / "fast", epochs=1)
+    library.consolidate(teachers, aux_folder, tmp_path / "paper", epochs=1, batch_size=8, profile="paper")
+    monkeypatch.setattr(torch.cpu, "get_capabilities", dict)
+    library.consolidate(teachers, aux_folder, tmp_path / "fast", epochs=1, resume=True)  # on another machine
+    for name, precision in (("fast", "bf16"), ("paper", "fp32")):
+        assert json.loads((tmp_path / name / "run.json").read_text())["schedule"]["precision"] == precision
+        assert f", {precision}" in (tmp_path / name / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("precision", "inside"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
+def test_networks_compute_in_the_precision_and_weights_and_losses_stay_fp32(
+    precision: Precision, inside: torch.dtype, aux_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: set[tuple[str, torch.dtype]] = set()
+    real, convolve = Distillation.losses, nn.Conv2d.forward
+
+    def convolved(self: nn.Conv2d, images: Tensor) -> Tensor:
+        answer = convolve(self, images)
+        seen.add(("convolution", answer.dtype))
+        return answer
+
+    def losses(self: Distillation, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        with monkeypatch.context() as patch:  # not where teachers and student are compared, in fp32
+            patch.setattr(nn.Conv2d, "forward", convolved)
+            found = real(self, network, batch)
+        seen.add(("loss", found["loss"].dtype))
+        return found
+
+    monkeypatch.setattr(Distillation, "losses", losses)
+    plan = classifiers([tiny("ab", 1), tiny("cd", 2)], aux_folder, Schedule(epochs=1, precision=precision), **PLAIN)
+    plan.run()
+    assert seen == {("loss", torch.float32), ("convolution", inside)}
+    assert {p.dtype for p in plan.student.module.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_a_killed_run_in_less_precision_ends_with_the_same_bits(
+    precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With fp16 the checkpoint has to hold the scale of the loss, too."""
+    images = write_images(tmp_path / "images", 24)
+    real = Distillation.losses
+
+    def trained(out: Path, stop: int | None) -> bytes:
+        steps = count()
+
+        def losses(self: Distillation, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+            if next(steps) == stop:
+                raise KeyboardInterrupt
+            return real(self, network, batch)
+
+        plan = classifiers(
+            [tiny("ab", 1), tiny("cd", 2)], images, Schedule(epochs=2, batch_size=8, precision=precision), **PLAIN
+        )
+        with monkeypatch.context() as patch:
+            patch.setattr(Distillation, "losses", losses)
+            plan.run(out, RunConfig(resume=True, checkpoint_every=0))
+        return (out / "model.safetensors").read_bytes()
+
+    whole = trained(tmp_path / "whole", None)
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path / "parts", 4)
+    state = torch.load(tmp_path / "parts/checkpoint.pt", weights_only=True)
+    assert ("scaler" in state) == (precision == "fp16")
+    assert trained(tmp_path / "parts", None) == whole
+
+
+def test_a_misspelt_precision_is_one_line(dmc: Callable[..., Any], tmp_path: Path, aux_folder: Path) -> None:
+    said = dmc("consolidate", "a", "b", "--aux", aux_folder, "-o", tmp_path / "m", "--precision", "bf17")
+    assert said.code == 2
+    assert "bf17" in said.err
+    assert len(said.err.splitlines()) == 1
