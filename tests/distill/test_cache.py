@@ -23,7 +23,7 @@ import dmc
 from dmc.config import RunConfig, Schedule
 from dmc.data.augment import content_ids, stored_corners, stored_mirrored
 from dmc.data.batch import Batch
-from dmc.distill.cache import AnswerCache, AnswerTable, Part
+from dmc.distill.cache import AnswerCache, AnswerTable, ImageRows, Part, on_disk
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
 from dmc.models.specialist import Specialist
@@ -49,7 +49,7 @@ class Teacher:
 
 def opened(folder: Path, images: int = 40, views: int = 2) -> AnswerTable:
     folder.mkdir(exist_ok=True)
-    return AnswerTable(folder, [Part((3,))], views, images)
+    return AnswerTable(folder, ImageRows(folder, images), [Part((3,))], views)
 
 
 def some(first: int, last: int, view: int = 0) -> Batch:
@@ -75,7 +75,7 @@ def test_each_view_of_an_image_is_asked_about_once_and_rounded_alike_from_the_fi
     )
 
 
-@pytest.mark.parametrize("name", ["answers.bin", "ids.bin"])
+@pytest.mark.parametrize("name", ["answers.bin", "images.bin"])
 def test_a_flipped_bit_anywhere_is_noticed_and_answered_again(tmp_path: Path, name: str) -> None:
     teacher = Teacher()
     table = opened(tmp_path / "t", views=1)
@@ -100,10 +100,10 @@ def test_files_that_were_cut_off_or_are_written_by_two_at_once_do_no_harm(tmp_pa
         for one in (table, other) if first % 16 else (other, table):
             one(some(first, first + 8), lambda first=first: teacher.about(some(first, first + 8)))  # type: ignore[misc]
             one.flush()
-    assert (tmp_path / "t/ids.bin").stat().st_size == 8 * 40
+    assert (tmp_path / "t/images.bin").stat().st_size == 8 * 40
     right = table(some(0, 40), lambda: pytest.fail("known"))[0]
     assert torch.equal(right, other(some(0, 40), lambda: pytest.fail("known"))[0])
-    os.truncate(tmp_path / "t/ids.bin", 8 * 20 + 3)
+    os.truncate(tmp_path / "t/images.bin", 8 * 20 + 3)
     os.truncate(tmp_path / "t/answers.bin", 100)
     for _ in range(2):
         cut = opened(tmp_path / "t")
@@ -143,9 +143,13 @@ def test_tables_not_used_for_longest_make_room_and_what_cannot_fit_is_refused(tm
     for key in "abc":
         using(key, 8, 2**20)
     assert kept() == set("abc")
-    size = sum(file.stat().st_blocks * 512 for file in (tmp_path / "cache").glob("*/*")) // 3
-    using("c", 3 * size // 18, 3 * size)  # 18 bytes for an image: its number, a checksum and three words
-    assert kept() == set("c") | ({"b"} if 3 * size // 18 * 18 <= 2 * size else set())
+    used = on_disk(tmp_path / "cache") + sum(map(on_disk, (tmp_path / "cache").glob("*/")))
+    (own,) = (path.parent for path in (tmp_path / "cache").glob("*/layout.json") if '"c"' in path.read_text())
+    needed = 1000 * (8 + 4 + 2 * 3) - on_disk(own)  # for an image its number, a checksum and three words
+    using("c", 1000, used + needed)
+    assert kept() == set("abc")
+    using("c", 1000, used + needed - 1)
+    assert kept() == set("bc")
     with pytest.raises(DmcError, match=r"^the teachers' answers need 0.02 GiB in .*cache, which has room for 0.0"):
         using("c", 2**20, 2**20)
 

@@ -1,7 +1,7 @@
 """What teachers answered about each stored view of an image, kept on disk, so that they are asked once.
 
+DIR/images.bin        the number of each image, a hash of its pixels, in the order of the rows of all tables
 DIR/KEY/layout.json   what is answered, by whom: the content of the key
-DIR/KEY/ids.bin       the number of each image, a hash of its pixels, in the order of the rows
 DIR/KEY/answers.bin   a row for each image, an entry for each of its views
 
 An entry has a checksum, and is there if its checksum holds: one that was never written, or only in part, or that was
@@ -60,21 +60,52 @@ class Part:
         return answer.float() if self.dtype.is_floating_point else answer.long()
 
 
+class ImageRows:
+    """Which row of a table is of which image. All tables of a cache have the same rows."""
+
+    def __init__(self, folder: Path, images: int) -> None:
+        """Open the file of a cache, with room for so many images more than it has."""
+        self.lock = FileLock(folder / ".lock")
+        self.file = os.open(folder / "images.bin", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        self.row_of: dict[int, int] = {}
+        self.most = self._read() + images
+
+    def of(self, ids_N: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Give the row of each image, -1 where it has none."""
+        return np.array([self.row_of.get(number, -1) for number in ids_N.tolist()], dtype=np.int64)
+
+    def add(self, wanted: Sequence[int]) -> None:
+        """Give rows to images that have none, as long as there is room."""
+        if all(number in self.row_of for number in wanted):
+            return
+        with self.lock:
+            rows = self._read()  # another process may have given them rows
+            new = [number for number in dict.fromkeys(wanted) if number not in self.row_of]
+            new = new[: max(0, self.most - rows)]
+            os.truncate(self.file, 8 * rows)  # a process that was killed may have left half a number
+            os.write(self.file, np.array(new, dtype="<i8").tobytes())
+            self.row_of |= {number: row for row, number in enumerate(new, rows)}
+
+    def _read(self) -> int:
+        """Read which image each row is of, and give the number of rows."""
+        rows = os.fstat(self.file).st_size // 8
+        if rows > len(self.row_of):
+            numbers = np.frombuffer(os.pread(self.file, 8 * rows, 0), dtype="<i8")
+            self.row_of = {number: row for row, number in enumerate(numbers.tolist())}
+        return rows
+
+
 class AnswerTable:
     """The answers of one teacher, or of a group that answers together, about every stored view of some images."""
 
-    def __init__(self, folder: Path, parts: Sequence[Part], views: int, images: int) -> None:
-        self.folder, self.parts, self.views = folder, parts, views
+    def __init__(self, folder: Path, rows: ImageRows, parts: Sequence[Part], views: int) -> None:
+        self.folder, self.rows, self.parts, self.views = folder, rows, parts, views
         words = sum(part.words for part in parts)
         self.entry = np.dtype([("checksum", "<u4"), ("words", "<u2", (words,))])
         self.weights_W = np.random.default_rng(0).integers(0, 2**32, words, dtype=np.uint32) | np.uint32(1)
         self.unwritten: Unwritten | None = None
         self.broken = False  # writing failed: nothing is kept from then on
-        self.answers = os.open(folder / "answers.bin", os.O_RDWR | os.O_CREAT, 0o666)
-        self.numbers = os.open(folder / "ids.bin", os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
-        self.row_of: dict[int, int] = {}
-        self._read_numbers()
-        self.most_rows = len(self.row_of) + images
+        self.file = os.open(folder / "answers.bin", os.O_RDWR | os.O_CREAT, 0o666)
         self._map()
 
     def __call__(self, batch: Batch, ask: Callable[[], Sequence[Tensor]]) -> list[Tensor]:
@@ -101,7 +132,7 @@ class AnswerTable:
 
     def read(self, ids_N: npt.NDArray[np.int64], view: int) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.bool_]]:
         """Read the entries of a view, and tell which of them are there."""
-        rows_N = np.array([self.row_of.get(number, -1) for number in ids_N.tolist()])
+        rows_N = self.rows.of(ids_N)
         if rows_N.max(initial=-1) >= len(self.entries_RV):
             self._map()
         within_N = (rows_N >= 0) & (rows_N < len(self.entries_RV))
@@ -119,42 +150,28 @@ class AnswerTable:
         entries_N = np.zeros(len(words_NW), self.entry)
         entries_N["words"], entries_N["checksum"] = words_NW, self._checksums(new.ids_N, new.view, words_NW)
         try:
-            self._add_rows(new.ids_N[new.missing_N].tolist())
-            for i in new.missing_N.nonzero()[0].tolist():
-                row = self.row_of.get(int(new.ids_N[i]))
-                if row is not None:
-                    # Not through the memory map: on a full disk that would end the process.
-                    os.pwrite(self.answers, entries_N[i].tobytes(), (row * self.views + new.view) * self.entry.itemsize)
+            self.rows.add(new.ids_N[new.missing_N].tolist())
+            rows_N = self.rows.of(new.ids_N)
+            self._grow(int(rows_N.max()) + 1)
+            for i in (new.missing_N & (rows_N >= 0)).nonzero()[0].tolist():
+                # Not through the memory map: on a full disk that would end the process.
+                place = (int(rows_N[i]) * self.views + new.view) * self.entry.itemsize
+                os.pwrite(self.file, entries_N[i].tobytes(), place)
         except OSError as error:
             self.broken = True
             log.warning(f"the teachers' answers are no longer kept in {self.folder}: {error.strerror}")
 
-    def _add_rows(self, wanted: Sequence[int]) -> None:
-        """Give rows to images that have none, as long as there is room."""
-        if all(number in self.row_of for number in wanted):
-            return
-        with FileLock(self.folder / ".lock"):
-            rows = self._read_numbers()  # another process may have given them rows
-            new = [number for number in dict.fromkeys(wanted) if number not in self.row_of]
-            new = new[: max(0, self.most_rows - rows)]
-            os.truncate(self.numbers, 8 * rows)  # a process that was killed may have left half a number
-            os.write(self.numbers, np.array(new, dtype="<i8").tobytes())
-            room = -(-(rows + len(new)) // GROWTH) * GROWTH * self.views * self.entry.itemsize
-            if room > os.fstat(self.answers).st_size:
-                os.truncate(self.answers, room)
-            self.row_of |= {number: row for row, number in enumerate(new, rows)}
-
-    def _read_numbers(self) -> int:
-        """Read which image each row is of, and give the number of rows."""
-        rows = os.fstat(self.numbers).st_size // 8
-        if rows > len(self.row_of):
-            numbers = np.frombuffer(os.pread(self.numbers, 8 * rows, 0), dtype="<i8")
-            self.row_of = {number: row for row, number in enumerate(numbers.tolist())}
-        return rows
+    def _grow(self, rows: int) -> None:
+        """Let the file have at least so many rows."""
+        wanted = -(-rows // GROWTH) * GROWTH * self.views * self.entry.itemsize
+        if wanted > os.fstat(self.file).st_size:
+            with self.rows.lock:  # no process may cut off what another has grown
+                if wanted > os.fstat(self.file).st_size:
+                    os.truncate(self.file, wanted)
 
     def _map(self) -> None:
         """Map the rows that the file has by now."""
-        rows = os.fstat(self.answers).st_size // (self.views * self.entry.itemsize)
+        rows = os.fstat(self.file).st_size // (self.views * self.entry.itemsize)
         empty: npt.NDArray[Any] = np.zeros((0, self.views), self.entry)  # which cannot be mapped
         path = self.folder / "answers.bin"
         self.entries_RV = np.memmap(path, self.entry, "r", shape=(rows, self.views)) if rows else empty
@@ -168,10 +185,9 @@ class AnswerTable:
         return sums_N | np.uint32(1)
 
     def close(self) -> None:
-        """Write what is left, and close the files."""
+        """Write what is left, and close the file."""
         self.flush()
-        os.close(self.answers)
-        os.close(self.numbers)
+        os.close(self.file)
 
 
 class AnswerCache:
@@ -181,6 +197,7 @@ class AnswerCache:
         """Keep answers about `views` views of so many images in `limit` bytes; `seen` tells what teachers see."""
         self.folder, self.limit, self.views, self.images, self.seen = folder, limit, views, images, seen
         self.open: list[AnswerTable] = []
+        self.rows: ImageRows | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -188,20 +205,23 @@ class AnswerCache:
     def __exit__(self, *_: object) -> None:
         for table in self.open:
             table.close()
+        if self.rows is not None:
+            os.close(self.rows.file)
 
     def bytes_for(self, parts: Sequence[Part]) -> int:
         """Give the size of a table with all views of all images."""
-        return self.images * (8 + self.views * (4 + 2 * sum(part.words for part in parts)))
+        return self.images * self.views * (4 + 2 * sum(part.words for part in parts))
 
     def tables(self, wanted: Sequence[tuple[Mapping[str, Any], Sequence[Part]]]) -> list[AnswerTable]:
         """Open a table for each teacher: what identifies its answers, and the parts of an answer."""
         layouts = [{**key, **self.seen, "views": self.views, "parts": repr(parts)} for key, parts in wanted]
         folders = [self.folder / digest(layout) for layout in layouts]
         missing = [self.bytes_for(parts) - on_disk(folder) for (_, parts), folder in zip(wanted, folders, strict=True)]
-        self._make_room(sum(max(0, size) for size in missing), folders)
+        self._make_room(8 * self.images + sum(max(0, size) for size in missing), folders)
+        self.rows = ImageRows(self.folder, self.images)
         for (_, parts), layout, folder in zip(wanted, layouts, folders, strict=True):
             write_text(folder / "layout.json", json.dumps(layout, indent=2) + "\n")  # its age is that of the last use
-            self.open.append(AnswerTable(folder, parts, self.views, self.images))
+            self.open.append(AnswerTable(folder, self.rows, parts, self.views))
         return self.open
 
     def _make_room(self, needed: int, keep: Sequence[Path]) -> None:
@@ -209,7 +229,7 @@ class AnswerCache:
         self.folder.mkdir(parents=True, exist_ok=True)
         tables = [path.parent for path in self.folder.glob("*/layout.json")]
         others = sorted(set(tables) - set(keep), key=lambda table: (table / "layout.json").stat().st_mtime)
-        used = sum(map(on_disk, tables))
+        used = sum(map(on_disk, (self.folder, *tables)))
         free = shutil.disk_usage(self.folder).free - SPARE
         while others and (used + needed > self.limit or needed > free):
             size = on_disk(others[0])
@@ -252,4 +272,4 @@ def copied_to_host(words_NW: Tensor) -> tuple[Tensor, torch.Event | None]:
 
 def on_disk(folder: Path) -> int:
     """Give the bytes that a table really takes: rows that were not written take none."""
-    return sum(file.stat().st_blocks * 512 for file in folder.glob("*"))
+    return sum(file.stat().st_blocks * 512 for file in folder.glob("*") if file.is_file())
