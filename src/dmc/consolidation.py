@@ -232,8 +232,10 @@ class Consolidation(ABC, Generic[AnyModel]):
             return
         with self.cache as cache:
             self.teachers.remember(cache)
-            yield
-            self.teachers.tables = []
+            try:
+                yield
+            finally:
+                self.teachers.tables = []
 
     def open_loaders(self) -> tuple[ImageLoader, ImageLoader]:
         """Open the images to train on, and those to compare on afterwards; the same ones if none are held out."""
@@ -277,13 +279,15 @@ class Consolidation(ABC, Generic[AnyModel]):
         flops, seconds = step_cost(self.student.module, self.objective(), batch, self.schedule.precision)
         asking_flops, asking_seconds = measured(ask, len(batch))
         asking_seconds = min(asking_seconds, 0.95 * seconds)  # timings are noisy
-        cache = self.cache
+        cache, kept = self.cache, self.teachers.kept() if self.cache else []
+        if cache:
+            cache.require_room(kept)
         return Cost(
             asking_flops=asking_flops,
             student_flops=flops - asking_flops,
             asking_seconds=asking_seconds,
             student_seconds=seconds - asking_seconds,
-            cache_bytes=sum(cache.bytes_for(parts) for _, parts in self.teachers.kept()) if cache else 0,
+            cache_bytes=cache.bytes_for(kept) if cache else 0,
             views=cache.views if cache else None,
         )
 

@@ -23,7 +23,8 @@ import dmc
 from dmc.config import RunConfig, Schedule
 from dmc.data.augment import content_ids, stored_corners, stored_mirrored
 from dmc.data.batch import Batch
-from dmc.distill.cache import AnswerCache, AnswerTable, ImageRows, Part, on_disk
+from dmc.distill.answer_table import AnswerTable, ImageRows, Part, Room
+from dmc.distill.cache import MARKER, AnswerCache, Kept, on_disk
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
 from dmc.models.specialist import Specialist
@@ -49,7 +50,7 @@ class Teacher:
 
 def opened(folder: Path, images: int = 40, views: int = 2) -> AnswerTable:
     folder.mkdir(exist_ok=True)
-    return AnswerTable(folder, ImageRows(folder, images), [Part((3,))], views)
+    return AnswerTable(folder, ImageRows(folder, images), [Part((3,))], views, Room(2**20))
 
 
 def some(first: int, last: int, view: int = 0) -> Batch:
@@ -118,7 +119,7 @@ def test_a_full_disk_ends_the_keeping_and_nothing_else(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("dmc.distill.cache.os.pwrite", full)
+    monkeypatch.setattr("dmc.distill.answer_table.os.pwrite", full)
     table, teacher = opened(tmp_path / "t"), Teacher()
     with caplog.at_level(logging.WARNING, "dmc"):
         for _ in range(3):
@@ -129,29 +130,72 @@ def test_a_full_disk_ends_the_keeping_and_nothing_else(
     ]
 
 
+def using(folder: Path, key: str, images: int, limit: int, answers: Sequence[float] = (1.0, 2.0)) -> int:
+    """Open the table of a key and ask about eight images; give how many the teacher was asked about."""
+    teacher = Teacher()
+    with AnswerCache(folder, limit, views=1, images=images, seen={}) as cache:
+        (table,) = cache.tables([Kept({"key": key}, [Part((3,))], torch.tensor(answers))])
+        table(some(0, 8), lambda: teacher.about(some(0, 8)))
+    age = {"a": 100, "b": 200, "c": 300}[key]
+    os.utime(table.folder / MARKER, (age, age))
+    return teacher.asked
+
+
 def test_tables_not_used_for_longest_make_room_and_what_cannot_fit_is_refused(tmp_path: Path) -> None:
-    def using(key: str, images: int, limit: int) -> None:
-        with AnswerCache(tmp_path / "cache", limit, views=1, images=images, seen={}) as cache:
-            (table,) = cache.tables([({"key": key}, [Part((3,))])])
-            table(some(0, 8), lambda: Teacher().about(some(0, 8)))
-        age = {"a": 100, "b": 200, "c": 300}[key]
-        os.utime(table.folder / "layout.json", (age, age))
+    folder = tmp_path / "cache"
+    mine = folder / "website"  # a user may name any folder
+    mine.mkdir(parents=True)
+    (mine / MARKER).write_text('{"layout": {}, "probe": []}')
 
     def kept() -> set[str]:
-        return {json.loads(path.read_text())["key"] for path in (tmp_path / "cache").glob("*/layout.json")}
+        found = (json.loads(path.read_text())["layout"].get("key") for path in folder.glob(f"*/{MARKER}"))
+        return {key for key in found if key}
 
-    for key in "abc":
-        using(key, 8, 2**20)
+    assert [using(folder, key, 8, 2**20) for key in "abc"] == [8, 8, 8]
     assert kept() == set("abc")
-    used = on_disk(tmp_path / "cache") + sum(map(on_disk, (tmp_path / "cache").glob("*/")))
-    (own,) = (path.parent for path in (tmp_path / "cache").glob("*/layout.json") if '"c"' in path.read_text())
+    used = on_disk(folder) + sum(map(on_disk, folder.glob("*/"))) - on_disk(mine)
+    (own,) = (path.parent for path in folder.glob(f"*/{MARKER}") if '"c"' in path.read_text())
     needed = 1000 * (8 + 4 + 2 * 3) - on_disk(own)  # for an image its number, a checksum and three words
-    using("c", 1000, used + needed)
+    assert using(folder, "c", 1000, used + needed) == 0
     assert kept() == set("abc")
-    using("c", 1000, used + needed - 1)
+    assert using(folder, "c", 1000, used + needed - 1) == 0
     assert kept() == set("bc")
-    with pytest.raises(DmcError, match=r"^the teachers' answers need 0.02 GiB in .*cache, which has room for 0.0"):
-        using("c", 2**20, 2**20)
+    with pytest.raises(
+        DmcError, match=r"^the teachers' answers need 0.02 GiB in .*cache, which has room for 0.00: keep"
+    ):
+        using(folder, "c", 2**20, 2**20)
+    assert using(folder, "c", 8, 8 * 18) == 0  # a limit that is passed already refuses nothing that is there
+    assert (mine / MARKER).exists()
+    with pytest.raises(DmcError, match=r"^the cache cannot be in .*: .*dmc-answers.json is no folder that can be"):
+        using(mine / MARKER, "a", 8, 2**20)
+
+
+def test_the_limit_holds_also_where_other_images_fill_a_table(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder, limit = tmp_path / "cache", 40 * 18
+    with AnswerCache(folder, limit, 1, 40, {}) as cache, caplog.at_level(logging.WARNING, "dmc"):
+        (table,) = cache.tables([Kept({"key": "a"}, [Part((3,))], torch.zeros(1))])
+        table.room.left = 8 * 10  # for eight entries
+        for first in (0, 8, 16):
+            table(some(first, first + 8), lambda: Teacher().about(some(0, 8)))
+        table.flush()
+        assert table.read(some(0, 8).ids_N.numpy(), 0)[1].all()  # type: ignore[union-attr]
+        assert not table.read(some(8, 16).ids_N.numpy(), 0)[1].any()  # type: ignore[union-attr]
+    assert [message.rpartition(": ")[2] for message in caplog.messages] == ["the cache is full"]
+
+
+def test_a_teacher_with_the_same_weights_and_another_program_is_asked_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert using(tmp_path / "c", "a", 8, 2**20, (1.0, -3.0)) == 8
+    assert using(tmp_path / "c", "a", 8, 2**20, (1.001, -3.001)) == 0  # as another device rounds
+    with caplog.at_level(logging.WARNING, "dmc"):
+        assert using(tmp_path / "c", "a", 8, 2**20, (1.0, -2.0)) == 8
+    assert "another program with the same weights" in caplog.text
+
+
+def test_a_teacher_that_is_not_finite_is_noticed_with_a_cache_too() -> None:
+    words = Part((3,)).packed(torch.tensor([[float("inf"), float("nan"), 1e6]]))
+    assert Part((3,)).unpacked(words).isfinite().tolist() == [[False, False, True]]
 
 
 def test_stored_views_depend_on_the_image_alone_and_are_as_varied_as_random_ones() -> None:
@@ -214,7 +258,8 @@ def test_teachers_are_asked_once_about_each_view_and_other_runs_use_their_answer
     def new(teachers: Sequence[Specialist], out: str, **extra: Any) -> dict[str, int]:
         asked.clear()
         merged(teachers, tmp_path / out, cache, **extra)
-        teachers_asked = {",".join(t.names): asked[",".join(t.names)] - 24 for t in teachers}  # 24 for the comparison
+        others = 24 + 2  # for the comparison at the end, and of noise
+        teachers_asked = {",".join(t.names): asked[",".join(t.names)] - others for t in teachers}
         return {names: images for names, images in teachers_asked.items() if images}
 
     assert new([ab, cd], "first") == {"a,b": 48, "c,d": 48}  # 24 images, two views, five epochs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from dmc.config import Centring, DetectorConsolidateConfig
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import ShorterSide
 from dmc.device import index
-from dmc.distill.cache import Part
+from dmc.distill.answer_table import Part
+from dmc.distill.cache import Kept, noise
 from dmc.distill.targets import build_targets
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
@@ -63,17 +64,17 @@ class DetectorTeachers(TeacherGroup[Detector]):
             self.shapes_checked.add(images_N3HW.shape[2:])
         return answers
 
-    def kept(self) -> list[tuple[dict[str, Any], list[Part]]]:
+    def kept(self) -> list[Kept]:
         """Keep what is selected of all teachers' answers together."""
-        least = torch.zeros((1, 3, self.transform.size, self.transform.size), dtype=torch.uint8)
-        answer = self.select(least.to(self.specialists[0].device), self.anchors)
+        answer = self.select(noise(self.transform.size, self.specialists[0].device), self.anchors)
         self.anchors = answer.places_NS.shape[1]  # the smallest frame may have fewer than are asked for
         key = {
             "teachers": [teacher.settings | {"weights": teacher.fingerprint} for teacher in self.specialists],
             "centring": self.centring,
         }
         places, *floats = (tuple(part.shape[1:]) for part in answer)
-        return [(key, [Part(places, torch.int32), *map(Part, floats)])]
+        # The highest logits of each class tell teachers apart: which anchors these are may depend on rounding.
+        return [Kept(key, [Part(places, torch.int32), *map(Part, floats)], answer.logits_NST.amax(dim=1))]
 
     def targets(self, batch: Batch) -> Selected:
         """Select the anchors to be taught, and give the targets there; from the table where they are there."""

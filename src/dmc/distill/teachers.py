@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import geometric_mean
 from typing import Any, Generic, Self
 
@@ -14,8 +14,9 @@ from dmc.classes import Classes, ClassUnion
 from dmc.config import Centring, Scale
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
+from dmc.distill.answer_table import AnswerTable, Part
 from dmc.distill.balance import balancing_factors, drowned, fair_shares, win_shares
-from dmc.distill.cache import AnswerCache, AnswerTable, Part
+from dmc.distill.cache import AnswerCache, Kept, noise
 from dmc.distill.folding import folded
 from dmc.distill.targets import build_targets, centred
 from dmc.errors import DmcError
@@ -62,8 +63,8 @@ class TeacherGroup(ABC, Generic[AnyModel]):
         """Keep the answers about stored views in a cache, and ask no teacher twice."""
         self.tables = cache.tables(self.kept())
 
-    def kept(self) -> Sequence[tuple[Mapping[str, Any], Sequence[Part]]]:
-        """Tell what is kept of the answers: for each table, what identifies them, and their parts."""
+    def kept(self) -> Sequence[Kept]:
+        """Tell what is kept of the answers, for each table."""
         raise DmcError(f"answers of {self.specialists[0].singular}s are not kept; go without a cache")
 
     @abstractmethod
@@ -122,11 +123,12 @@ class Teachers(TeacherGroup[Specialist]):
         self.watch(answers)
         return answers
 
-    def kept(self) -> list[tuple[dict[str, Any], list[Part]]]:
+    def kept(self) -> list[Kept]:
         """Keep every teacher's logits apart, so that another consolidation can use them."""
+        probes = self.each(noise(self.transform.size, self.specialists[0].device))
         return [
-            (teacher.settings | {"weights": teacher.fingerprint}, [Part((len(teacher.names),))])
-            for teacher in self.specialists
+            Kept(teacher.settings | {"weights": teacher.fingerprint}, [Part((len(teacher.names),))], probe)
+            for teacher, probe in zip(self.specialists, probes, strict=True)
         ]
 
     def remembered(self, batch: Batch) -> list[Tensor]:
