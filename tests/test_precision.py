@@ -15,9 +15,10 @@ from torch import Tensor, nn
 import dmc as library
 from dmc.config import Precision, RunConfig, Schedule
 from dmc.data.batch import Batch
-from dmc.precision import native_precision, settled
+from dmc.precision import autocast, native_precision, settled
 from dmc.tasks.classifier_consolidation import Distillation
 from tests.conftest import classifiers, tiny, write_images
+from tests.detectors import untrained
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 PLAIN: dict[str, Any] = {"scale": "none", "balance": False, "held_out": 0}
@@ -123,3 +124,16 @@ def test_a_misspelt_precision_is_one_line(dmc: Callable[..., Any], tmp_path: Pat
     assert said.code == 2
     assert "bf17" in said.err
     assert len(said.err.splitlines()) == 1
+
+
+def test_anchors_are_exact_in_any_precision() -> None:
+    """At 608 pixels, bf16 would move them by up to two pixels, and torchvision would keep them so."""
+    detector = untrained("ab", seed=1)
+    images = torch.zeros((1, 3, 608, 608), dtype=torch.uint8)
+    with torch.no_grad():
+        exact = detector.answers(images).anchors_A4
+        with autocast("bf16", CPU):
+            rough = detector.answers(images)
+        assert rough.logits_NAK.dtype == rough.boxes_NAB.dtype == torch.float32
+        assert torch.equal(rough.anchors_A4, exact)
+        assert torch.equal(detector.answers(images).anchors_A4, exact)

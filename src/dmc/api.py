@@ -32,6 +32,7 @@ from dmc.models import load as loading
 from dmc.models.detector import Detector
 from dmc.models.model import AnyModel, Model, require
 from dmc.models.specialist import Specialist
+from dmc.processes import is_main
 from dmc.tasks import task_for, task_of
 from dmc.tasks.base import Place, Result
 
@@ -108,7 +109,7 @@ def train(
     """
     how, rest = RunConfig.taken_from(settings)
     length, rest = Length.taken_from(rest)
-    if out is not None:
+    if out is not None and is_main():
         require_free(Path(out), how.resume)
     task = task_for(data, rest.get("arch"))
     config = task.train_config.of(rest)
@@ -143,14 +144,15 @@ def consolidate(
             list of these.
         out: a folder for the run and its result; None writes nothing to disk.
         **settings: settings of `dmc.config`: `ConsolidateConfig` (`arch`, `size`, `weights`, `loss`, `centring`,
-            `aux_limit`, `seed`, `memory`, `workers`; classifiers also `temperature`, `scale`, `balance`; detectors also
-            `anchors`, `box_weight`), `Length` (`profile`, `minutes`, or a whole `schedule`), single fields of
-            `Schedule` (`epochs`, `lr`, `batch_size`, ...), `RunConfig` (`resume`, `checkpoint_every`).
+            `aux_limit`, `seed`, `memory`, `workers`, `cache`, `views`, `cache_limit`; classifiers also `temperature`,
+            `scale`, `balance`; detectors also `anchors`, `box_weight`), `Length` (`profile`, `minutes`, or a whole
+            `schedule`), single fields of `Schedule` (`epochs`, `lr`, `batch_size`, `precision`, ...), `RunConfig`
+            (`resume`, `checkpoint_every`).
             `profile="paper"` takes the paper's settings and its method to the letter.
     """
     how, rest = RunConfig.taken_from(settings)
     loaded = _all(teachers)
-    if out is not None:
+    if out is not None and is_main():
         require_free(Path(out), how.resume)
     merge = Merge.chosen(loaded, aux, out, how, rest)
     merged: Model = merge.timed(merge.with_teachers(loaded)).run(out, how)
@@ -225,7 +227,7 @@ def learn(
     task = task_of([old])
     source, held_out = task.open_labeled(data, val, keep)
     require_news(old, source)
-    if out is not None:
+    if out is not None and is_main():
         require_free(Path(out), how.resume)
     merge = Merge.chosen([old], aux, out, how, rest, share=0.5)
     new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)

@@ -83,13 +83,14 @@ def schedule_for(length: Length, paper: Schedule, fitting: Schedule, begun: Resu
 
 def timed(length: Length, schedule: Schedule, images: int, cost: Cost, what: str) -> Schedule:
     """Set the epochs to what fits in the minutes, if these are given; log what will be trained, and about how long."""
+    own = -(-images // together().count)  # of several processes each trains on its share, at its own rate
     if length.minutes is not None:
-        passes = together().agreed(cost.epochs_in(length.share * length.minutes * 60, images))
+        passes = together().agreed(cost.epochs_in(length.share * length.minutes * 60, own))
         if not passes:
-            needed = duration(cost.seconds(images, epochs=1))
+            needed = duration(cost.seconds(own, epochs=1))
             raise DmcError(f"a pass over {images:,} images takes {needed}: allow more minutes, or take fewer images")
         schedule = schedule.changed({"epochs": passes})
-    seconds = cost.seconds(images, schedule.epochs)
+    seconds = cost.seconds(own, schedule.epochs)
     epochs = f"{schedule.epochs} epoch{'' if schedule.epochs == 1 else 's'}"
     log.info(f"{what}: {epochs} of {images:,} images, about {duration(seconds)}")
     return schedule

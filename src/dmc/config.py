@@ -306,6 +306,13 @@ class ConsolidateConfig(NetworkConfig, DistillationConfig):
     views: int = option(4, "With a cache: crops and flips of each image, one of which a pass sees", ge=1)
     cache_limit: float = option(10.0, "GiB that the cache may take; answers not used for longest go first", gt=0)
 
+    @field_validator("cache")
+    @classmethod
+    def _a_folder(cls, cache: str | None) -> str | None:
+        if cache is not None and not cache.strip():
+            raise ValueError("is empty: name a folder")
+        return cache
+
     @property
     def cache_bytes(self) -> int:
         return int(self.cache_limit * 2**30)

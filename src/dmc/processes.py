@@ -7,7 +7,6 @@ is one process, and nothing here is loaded.
 from __future__ import annotations
 
 import atexit
-import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,12 +22,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 LOST = ("connection closed", "connection reset", "broken pipe", "remote process exited")  # in gloo's and NCCL's words
-log = logging.getLogger("dmc")
 
 
 def is_main() -> bool:
     """Tell whether this process is the one that writes and speaks."""
-    return int(os.environ.get("RANK", "0")) == 0
+    return not launched() or int(os.environ.get("RANK", "0")) == 0
 
 
 def launched() -> bool:
@@ -94,18 +92,8 @@ class Processes:
             return module
         from torch.nn.parallel import DistributedDataParallel
 
-        return DistributedDataParallel(module)
-
-
-@contextmanager
-def reporting() -> Iterator[None]:
-    """Log an error that only another process than the first may have, since only the first one speaks."""
-    try:
-        yield
-    except DmcError as error:
-        if not is_main():
-            log.error(f"process {together().rank}: {error}")
-        raise
+        # Some networks have parts without gradients, such as auxiliary heads; those are the same in every step.
+        return DistributedDataParallel(module, static_graph=True)
 
 
 @contextmanager

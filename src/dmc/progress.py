@@ -11,6 +11,8 @@ from typing import Any
 
 from tqdm import tqdm
 
+from dmc.processes import is_main
+
 EVERY = 30.0  # seconds between lines
 EVERY_NOTE = 0.5  # seconds between notes on a bar: reading the loss for one waits for the device
 log = logging.getLogger("dmc")
@@ -33,7 +35,7 @@ def progress(total: int | None, what: str, done: int = 0) -> tqdm[Any]:
         unit=" images",
         unit_scale=total is None or total >= 10_000,
         delay=2,
-        disable=None if _bars else True,
+        disable=None if _bars and is_main() else True,
         leave=False,
         dynamic_ncols=True,
     )

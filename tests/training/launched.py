@@ -5,13 +5,20 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
 
 import dmc
 from dmc.config import Schedule
+from dmc.data.readers import ArrayImages
+from dmc.errors import DmcError
+from dmc.training.classification import Supervised
+from dmc.training.labeled import fit_labeled
 from dmc.training.run_folder import Position
 from tests.conftest import tiny
 from tests.detectors import untrained
@@ -43,6 +50,13 @@ def main(job: str, out: Path, images: Path) -> None:
         quick = Schedule(epochs=1, lr=1e-4, batch_size=10, algorithm="adam", clip=0.1)
         detectors = [untrained("ab", seed=1), untrained("c", seed=2)]
         dmc.consolidate(detectors, images, out / "detector", schedule=quick, size=64, weights=None, held_out=0)
+        spare = tiny("ab", 1)
+        spare.module.add_module("spare", nn.Linear(2, 2))  # has no gradient, like auxiliary heads
+        pixels = np.random.default_rng(0).integers(0, 256, (25, 16, 16, 3), dtype=np.uint8)
+        source = ArrayImages(pixels, np.arange(25) % 2, "ab")
+        bf16 = SCHEDULE.changed({"precision": "bf16"})
+        with suppress(DmcError):  # a network with a part of its own cannot be saved by its architecture's name
+            fit_labeled(spare, source, Supervised(spare, "ab"), bf16, out=out / "labels")
 
 
 if __name__ == "__main__":

@@ -393,3 +393,19 @@ def test_training_leaves_the_callers_random_numbers_alone(tmp_path: Path) -> Non
     with Run(None, {}) as run:
         fit(task.module, task, loader, Schedule(epochs=2), run, seed=0, what="test")
     assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_a_run_of_an_earlier_version_goes_on(tmp_path: Path, aux_folder: Path) -> None:
+    """Its run.json lacks settings that came later, and which then have their defaults."""
+    teachers, schedule = [tiny("ab", 1), tiny("cd", 2)], Schedule(epochs=1, batch_size=8)
+    classifiers(teachers, aux_folder, schedule).run(tmp_path / "run")
+    path = tmp_path / "run" / "run.json"
+    before = json.loads(path.read_text())
+    for name in ("precision", "compile"):
+        del before["schedule"][name]
+    del before["views"]
+    path.write_text(json.dumps(before))
+    assert classifiers(teachers, aux_folder, schedule).run(tmp_path / "run", RunConfig(resume=True)).names
+    other = classifiers(teachers, aux_folder, schedule.changed({"precision": "bf16"}))
+    with pytest.raises(DmcError, match="precision was 'fp32' and is now 'bf16'"):
+        other.run(tmp_path / "run", RunConfig(resume=True))

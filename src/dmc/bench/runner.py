@@ -7,6 +7,7 @@ DIR/order-0/shared/group-1-of-10-classes/specialist/  a later group's own model,
 DIR/order-0/shared/10-classes-5e2f0c1a/               the two above where the profile names the groups, by classes
 DIR/order-0/dmc/group-1/confusion.npy                 a finished group (of detectors: precisions.json)
 DIR/order-0/dmc/group-1/made.json                     commit, versions, minutes
+DIR/order-0/shared/answers/                           of teachers about auxiliary images, if the profile has `views`
 DIR/tuning/                                           the same on two groups of validation data, for each strength
 """
 
@@ -190,7 +191,8 @@ class Bench:
             asked = [name for name in names if name in model.classes.names] if method.is_part else names
             kind = self.profile.task
             measured = kind.measure(model, stream.test, names, asked)
-            write_text(place / MADE, json.dumps(made(started), indent=2) + "\n")
+            how = made(started) | {"precision": self.profile.precision}
+            write_text(place / MADE, json.dumps(how, indent=2) + "\n")
             measured.save(place)  # last: it marks the group as finished
             log.info(f"{method.name}, order {order}: {kind.metric} {measured.of(asked):.1%} of {len(asked)} classes")
 

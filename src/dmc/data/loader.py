@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import count, islice
 
@@ -62,6 +62,15 @@ class ImageLoader(ABC):
             for indices in self.arranged(order_N, batch_size, generator)[step % steps :]:
                 yield indices
                 step += 1
+
+    @contextmanager
+    def shared(self, share: tuple[int, int]) -> Iterator[None]:
+        """Give only a share of every shuffled batch within a `with` block."""
+        self.share, before = share, self.share
+        try:
+            yield
+        finally:
+            self.share = before
 
     def own_part(self, size: int) -> range:
         """Give the positions of this process's share in a whole batch of this size."""

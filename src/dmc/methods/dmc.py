@@ -20,6 +20,6 @@ class DMC(Method):
         assert lesson.aux is not None
         teachers = [before.specialists[0], specialist_for(lesson)]
         profile = lesson.profile
-        config, schedule = profile.distillation(lesson.seed), profile.consolidation
+        config, schedule = profile.distillation(lesson.seed, lesson.shared.parent / "answers"), profile.consolidation
         merge = profile.task.consolidation(teachers, lesson.aux, config, schedule)
         return Learned([merge.run(lesson.folder / "consolidated", RESUMED)])

@@ -24,6 +24,7 @@ from dmc.config import (
 )
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, require_known
+from dmc.precision import settled
 from dmc.tasks import VisionTask, task_for
 
 SECTIONS = ("specialist", "consolidation")
@@ -50,6 +51,7 @@ class Profile(ClassifierDistillationConfig, DetectorDistillationConfig):
     aux_images: int | float | None = Field(default=None, gt=0)  # how many; below 1: a share of them; None: all
     new_arch: str | None = None  # of later groups' specialists; None: `arch`
     new_weights: str | None = None  # their initial weights; None: `weights`
+    views: int | None = Field(default=None, ge=1)  # of each auxiliary image, asked about once; None: new ones
     new_epochs: int = Field(default=1, ge=1)  # factor on the epochs for later groups, which may have few images
     selection: Literal["random", "herding"] = "random"  # of DMC+'s exemplars
     specialist: Schedule = SPECIALIST
@@ -76,12 +78,19 @@ class Profile(ClassifierDistillationConfig, DetectorDistillationConfig):
         """The schedule for training on a later group alone."""
         return self.specialist.changed({"epochs": self.specialist.epochs * self.new_epochs})
 
-    def distillation(self, seed: int) -> ConsolidateConfig:
-        """Give the settings of a consolidation."""
+    @property
+    def precision(self) -> str:
+        """The arithmetic of its trainings, for what tells how a result was made."""
+        return " and ".join(sorted({settled(part).precision for part in (self.specialist, self.consolidation)}))
+
+    def distillation(self, seed: int, cache: Path) -> ConsolidateConfig:
+        """Give the settings of a consolidation; its teachers' answers may be kept in a cache."""
         kind = self.task.consolidate_config
         own = {name: getattr(self, name) for name in Profile.model_fields if name in kind.model_fields}
         held_out = kind().held_out if self.balance else 0
-        return kind.of({**own, "arch": None, "weights": initial(self.weights), "held_out": held_out, "seed": seed})
+        own |= {"arch": None, "weights": initial(self.weights), "held_out": held_out, "seed": seed}
+        own |= {"views": kind().views} if self.views is None else {"cache": str(cache)}
+        return kind.of(own)
 
     @property
     def differences(self) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def footnote(rows: Mapping[str, Sequence[Made]], command: str | None = None) -> 
     parts = [part for made in rows.values() for part in made]
     ran_with = [
         f"{what} {', '.join(sorted({str(part[what]) for part in parts if what in part}))}"
-        for what in ("commit", "torch", "threads")
+        for what in ("commit", "torch", "threads", "precision")
         if any(what in part for part in parts)
     ]
     minutes = [f"{row} {sum(part['minutes'] for part in made):.1f}" for row, made in rows.items() if made]

@@ -104,6 +104,10 @@ class ClassifierConsolidation(Consolidation[Specialist]):
         """How images are shaped: to the largest size that any of the networks wants."""
         return replace(self.student.transform, size=max(self.student.transform.size, self.teachers.transform.size))
 
+    @property
+    def different_views(self) -> int | None:
+        return None if self.schedule.pad != 0 else 2 if self.schedule.flip else 1
+
     def prepare(self, loader: ImageLoader) -> None:
         if self.config.scale not in (None, "none"):
             self.teachers.measure_scales(self.config.scale, sample(loader))

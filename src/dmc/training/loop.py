@@ -18,7 +18,7 @@ from dmc.data.transfer import on_device, resident
 from dmc.data.waiting import Watched
 from dmc.errors import DmcError
 from dmc.precision import autocast
-from dmc.processes import reporting, together
+from dmc.processes import together
 from dmc.progress import training_progress
 from dmc.seeds import seed_for
 from dmc.training.objective import Objective
@@ -47,7 +47,6 @@ def fit(
     last_step = schedule.epochs * steps_per_epoch
     at = run.restore(step.state, objective.notes())
     step.begin()
-    loader.share = processes.share
     batches = Watched(augmented(loader, schedule, seed, at.step, views, step.device))
 
     def note() -> str:
@@ -57,7 +56,7 @@ def fit(
         training_progress(schedule.epochs * loader.count, what, at.images, note) as stepped,
         torch.random.fork_rng(devices=[]),
         StopSignals() as stop,
-        reporting(),
+        loader.shared(processes.share),
     ):
         started = time.monotonic()
         while at.step < last_step:

@@ -26,7 +26,7 @@ import torch
 from filelock import FileLock, Timeout
 from torch import Tensor
 
-from dmc.config import RunConfig
+from dmc.config import RunConfig, Schedule
 from dmc.errors import DmcError, first_line
 from dmc.files import OWN_FILES, replacing, require_free, write_text
 from dmc.models.model import AnyModel
@@ -134,6 +134,8 @@ class Run:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not is_main():
+            if isinstance(error, DmcError | OSError):  # the first process, which speaks for all, may not have it
+                log.error(f"process {together().rank}: {error}")
             return
         learned = (self.folder / "checkpoint.pt").exists()
         if kind is not None and self.fresh and not learned:
@@ -160,7 +162,9 @@ class Run:
         if path.exists():
             try:
                 started = json.loads(path.read_text(encoding="utf-8"))
-            except ValueError:
+                if "schedule" in started:  # an earlier version's may lack settings that are new
+                    started["schedule"] = Schedule(**started["schedule"]).model_dump(mode="json")
+            except (ValueError, TypeError, DmcError):
                 raise DmcError(f"{path} is damaged, so the run cannot be resumed; choose another folder") from None
             difference = _first_difference(started, self.config)
             if difference:

@@ -57,9 +57,18 @@ class Step:
         with lost_peers():
             self.scaler.scale(losses["loss"] * share).backward()  # type: ignore[no-untyped-call]
         self.scaler.unscale_(self.optimizer)
+        if self._overflowed():  # too large for fp16: the scaler leaves this step out, and scales the next one less
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            return losses
         self.objective.gradients_ready()
         clip_gradients(self.schedule, self.module)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.objective.weights_stepped()
         return losses
+
+    def _overflowed(self) -> bool:
+        """Tell whether a gradient is not finite though it was scaled; only fp16 asks, which waits for the device."""
+        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
+        return self.scaler.is_enabled() and not bool(nn.utils.get_total_norm(gradients).isfinite())
