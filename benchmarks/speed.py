@@ -1,6 +1,6 @@
 """Measure consolidation against the loop that one would write first, and its parts; print ratios of one run.
 
-    python benchmarks/speed.py [--rows naive-2,naive-5,naive-10,warm,student,processes,detector] [--images 1024]
+    python benchmarks/speed.py [--rows naive-2,naive-5,naive-10,warm,cost,student,processes,detector]
 
 The naive loop is honest: teachers in eval mode under no_grad, a DataLoader with two workers and torchvision's
 transforms on PIL images, SGD, the L2 loss on normalised logits; every batch asks every teacher, in torch's default
@@ -30,7 +30,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
 import dmc
-from dmc.config import CONSOLIDATION
+from dmc.config import CONSOLIDATION, ClassifierConsolidateConfig
 from dmc.data.batch import Batch
 from dmc.distill.cache import AnswerCache
 from dmc.distill.detector_teachers import DetectorTeachers
@@ -38,6 +38,7 @@ from dmc.models.detector import Detector
 from dmc.models.pyramids import IMAGENET
 from dmc.models.specialist import Specialist
 from dmc.precision import native_precision
+from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 from dmc.tasks.detector_consolidation import DetectionDistillation
 
 ARCH, SIDE, CLASSES, BATCH = "cifar_resnet32", 32, 10, 128
@@ -147,6 +148,23 @@ def warm_epochs(count: int) -> list[str]:
     return [f"| epoch with 10 teachers / with 2, cache warm | {seconds[10] / seconds[2]:.2f} | |"]
 
 
+def cost_model(count: int) -> list[str]:
+    """Compare the seconds of short runs to those that the cost model works out from one step before them."""
+    said = []
+    for teachers, views in ((2, None), (2, 2), (5, None), (5, 2), (10, 2)):
+        images, schedule = noise(count), CONSOLIDATION.changed({"batch_size": BATCH, "epochs": 6})
+        with tempfile.TemporaryDirectory() as cache:
+            kept: dict[str, Any] = {} if views is None else {"cache": cache, "views": views}
+            config = ClassifierConsolidateConfig(held_out=0, balance=False, scale="none", **kept)
+            plan = ClassifierConsolidation(specialists(teachers), images, config, schedule)
+            expected = plan.cost(plan.some_batches()[0][0]).seconds(count, schedule.epochs)
+            _, epochs = ours(specialists(teachers), images, 6, balance=False, scale="none", **kept)
+        words = f"{sum(epochs):.1f} s / {expected:.1f} s"
+        what = f"{teachers} teachers, {'no cache' if views is None else f'{views} views'}"
+        said.append(f"| measured / worked out: {what} | {sum(epochs) / expected:.2f} | {words} |")
+    return said
+
+
 def student_rate() -> list[str]:
     """Compare the student's step to a large matrix product, in operations per second."""
     (student,) = specialists(1)
@@ -227,7 +245,7 @@ def detector_step(repeats: int = 12) -> list[str]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--rows", default="naive-2,naive-5,naive-10,warm,student,processes,detector")
+    options.add_argument("--rows", default="naive-2,naive-5,naive-10,warm,cost,student,processes,detector")
     options.add_argument("--images", type=int, default=1024)
     given = options.parse_args()
     native = native_precision(CPU)
@@ -235,6 +253,7 @@ def main() -> None:
     if native == "fp32":
         print("this CPU has no bf16 of its own: rows with precision auto are those with fp32")
     rows: dict[str, Callable[[], list[str]]] = {
+        "cost": lambda: cost_model(given.images // 2),
         "warm": lambda: warm_epochs(given.images),
         "student": student_rate,
         "processes": lambda: processes(given.images),
