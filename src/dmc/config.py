@@ -303,7 +303,7 @@ class ConsolidateConfig(NetworkConfig, DistillationConfig):
     cache: str | None = option(
         None, "Folder that keeps the teachers' answers, so that they are asked once; runs may share it", usual="none"
     )
-    views: int = option(4, "With a cache: crops and flips of each image, one of which a pass sees", ge=1)
+    views: int = option(2, "With a cache: crops and flips of each image, one of which a pass sees", ge=1)
     cache_limit: float = option(10.0, "GiB that the cache may take; answers not used for longest go first", gt=0)
 
     @field_validator("cache")
