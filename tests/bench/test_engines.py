@@ -132,7 +132,8 @@ def test_no_process_outlives_the_command(tmp_path: Path, number: signal.Signals)
     """Ctrl-C reaches all processes at once; other signals reach the first."""
     (tmp_path / "sleepers.py").write_text(SLEEPERS)
     typed = [sys.executable, str(tmp_path / "sleepers.py"), str(tmp_path)]
-    command = subprocess.Popen(typed, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    command = subprocess.Popen(typed, stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment)
     notes = [tmp_path / f"{name}-process" for name in "ab"]
     wait_until(lambda: all(note.exists() and note.read_text() for note in notes))
     (os.killpg if number == signal.SIGINT else os.kill)(command.pid, number)
