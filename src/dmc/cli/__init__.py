@@ -267,7 +267,7 @@ def wait_asleep() -> None:
     (results/speed.md). OpenMP reads this once, when torch is loaded.
     """
     if not any(name in os.environ for name in WAITING):
-        os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+        os.environ["GOMP_SPINCOUNT"] = "10000"  # at once would make small networks slow on free cores
 
 
 def main() -> None:
