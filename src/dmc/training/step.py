@@ -57,15 +57,14 @@ class Step:
         with lost_peers():
             self.scaler.scale(losses["loss"] * share).backward()  # type: ignore[no-untyped-call]
         self.scaler.unscale_(self.optimizer)
-        if self._overflowed():  # too large for fp16: the scaler leaves this step out, and scales the next one less
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
-            return losses
-        self.objective.gradients_ready()
-        clip_gradients(self.schedule, self.module)
+        sound = not self._overflowed()  # if not, the scaler leaves this step out, and scales the next one less
+        if sound:
+            self.objective.gradients_ready()
+            clip_gradients(self.schedule, self.module)
         self.scaler.step(self.optimizer)
         self.scaler.update()
-        self.objective.weights_stepped()
+        if sound:
+            self.objective.weights_stepped()
         return losses
 
     def _overflowed(self) -> bool:
