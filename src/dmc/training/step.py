@@ -12,6 +12,7 @@ from dmc.data.batch import Batch
 from dmc.device import pick_device
 from dmc.precision import autocast
 from dmc.processes import lost_peers, together
+from dmc.training.exchange import exchange_between
 from dmc.training.objective import Objective
 from dmc.training.optimizer import clip_gradients, optimizer_for
 from dmc.training.run_folder import Stateful
@@ -37,6 +38,8 @@ class Step:
     def begin(self) -> None:
         """Wrap the network, which has its first weights by now."""
         self.network = self.processes.wrapped(self.module)
+        if self.processes.count > 1:
+            self.norm = SyncedNorm(exchange_between(self.processes, self.device))
         if self.schedule.compile:
             self.network = torch.compile(self.network)  # type: ignore[assignment]
 
@@ -48,7 +51,7 @@ class Step:
             how.enter_context(autocast(self.schedule.precision, self.device))
             if self.processes.count > 1:
                 how.enter_context(lost_peers())
-                how.enter_context(SyncedNorm())
+                how.enter_context(self.norm)
                 torch.manual_seed(torch.initial_seed() + self.processes.rank)  # dropout differs between processes
             losses = self.objective.losses(self.network, batch)
         self.optimizer.zero_grad()
