@@ -9,8 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import median
 
 from torch.utils.flop_counter import FlopCounterMode
+
+REPEATS = 7  # of a timed step: a single one may be off by a half
+ENOUGH_SECONDS = 3.0  # of timed steps
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,9 @@ def measured(work: Callable[[], object], images: int) -> tuple[float, float]:
     """Count the operations of some work on so many images and time it; give both for one image."""
     with FlopCounterMode(display=False) as counter:
         work()  # which warms up, too
-    started = time.monotonic()
-    work()
-    return counter.get_total_flops() / images, (time.monotonic() - started) / images
+    times: list[float] = []
+    while not times or (len(times) < REPEATS and sum(times) < ENOUGH_SECONDS):
+        started = time.monotonic()
+        work()
+        times.append(time.monotonic() - started)
+    return counter.get_total_flops() / images, median(times) / images
