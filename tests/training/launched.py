@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 import dmc
@@ -28,7 +27,6 @@ SCHEDULE = Schedule(epochs=4, lr=0.001, batch_size=10)
 
 
 def main(job: str, out: Path, images: Path) -> None:
-    torch.set_num_threads(1)
     if job == "dies" and os.environ["RANK"] == "1":  # as if the machine of one process were taken away
         add = Position.add
 

@@ -23,13 +23,14 @@ from dmc.data.loader import ImageLoader, common_frames, held_loader, open_loader
 from dmc.data.open import open_images
 from dmc.training.synced_norm import SyncedNorm
 from tests.conftest import write_images
+from tests.training import launched
 
 ROOT = Path(__file__).parents[2]
 
 
 def launch(processes: int, job: str, out: Path, images: Path) -> subprocess.CompletedProcess[str]:
-    """Run a job of launched.py with so many processes, or without a launcher."""
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] if processes else []
+    """Run a job of launched.py with so many processes."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
     return subprocess.run(
         [sys.executable, *launcher, str(Path(__file__).with_name("launched.py")), job, str(out), str(images)],
         env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
@@ -52,8 +53,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def alone(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("alone")
-    done = launch(0, "all", out, images)
-    assert done.returncode == 0, done.stderr
+    launched.main("all", out, images)
     return out
 
 
@@ -79,8 +79,7 @@ def test_a_run_whose_process_was_killed_goes_on_with_another_number_of_them(
     assert not (tmp_path / "streamed/model.safetensors").exists()
     kept = torch.load(tmp_path / "streamed/checkpoint.pt", weights_only=True)["position"]["step"]
     assert kept in (6, 7)  # the other process may have written a checkpoint after step 7
-    done = launch(0, "streamed", tmp_path, images)
-    assert done.returncode == 0, done.stderr
+    launched.main("streamed", tmp_path, images)
     assert curve(tmp_path / "streamed") == pytest.approx(curve(alone / "streamed"), rel=2e-4)
 
 
