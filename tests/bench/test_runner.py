@@ -49,7 +49,7 @@ def test_every_method_goes_through_three_groups(dmc: Dmc, tmp_path: Path) -> Non
         assert row["after each group"][2]["forgetting"]["mean"] == pytest.approx(forgotten)
         assert "forgetting" not in row["after each group"][0]
         assert row["after each group"][1]["average incremental"]["mean"] == row["accuracy"][1]
-        if name != "icarl":  # which answers with the nearest mean, not with the model's outputs
+        if name not in ("icarl", "lwf.mc"):  # which have a first model with sigmoids
             assert row["accuracy"][0] == found["oracle"]["accuracy"][0]  # the first group's model is shared
     assert "profile smoke" in (tmp_path / "b" / "table.md").read_text()
     assert (tmp_path / "b" / "accuracy.png").stat().st_size > 10_000

@@ -26,6 +26,7 @@ from dmc.methods.fixed_representation import FixedRepresentation
 from dmc.methods.icarl import ICaRL, NearestMean, SigmoidDistillation
 from dmc.methods.inference_twice import InferenceTwice
 from dmc.methods.lwf import LwF, WithoutForgetting
+from dmc.methods.lwf_mc import LwFMC
 from dmc.models.specialist import Specialist
 from tests.conftest import tiny
 from tests.methods.conftest import lesson
@@ -114,6 +115,16 @@ def test_icarl_distils_with_sigmoids() -> None:
         for answer, wanted in zip(y.sigmoid().tolist(), [*q.tolist(), truth], strict=True):
             expected -= wanted * np.log(answer) + (1 - wanted) * np.log(1 - answer)
     assert found == pytest.approx(expected / 2, rel=1e-4)
+
+
+def test_methods_that_distil_sigmoids_begin_with_a_model_trained_with_them(tmp_path: Path) -> None:
+    """On images of other classes, a softmax leaves the level of its outputs open; sigmoids learn to stay low."""
+    data = noise(["a", "b"])
+    shared = Learned([tiny("ab", 1)])
+    for method in (LwFMC(), ICaRL()):
+        (own,) = method.begin(shared, lesson(data, tmp_path)).specialists  # the second one finds the first one's
+        assert own.output == "sigmoid"
+        assert own.name == str(tmp_path / "sigmoids")
 
 
 def test_the_nearest_mean_of_exemplars_wins() -> None:

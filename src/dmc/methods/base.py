@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dmc.choices import NetworkChoice
-from dmc.config import RESUMED, Schedule
+from dmc.config import RESUMED, Output, Schedule
 from dmc.data.sources import Source
 from dmc.files import digest, replacing, write_text
 from dmc.models.load import load
@@ -87,7 +87,7 @@ class Method(ABC):
         return issubclass(kind, self.kinds)
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
-        """Take over the first group's model, which all methods share; `first.notes` are the notes of all trackers."""
+        """Take over the first group's model, which most methods share; `first.notes` are the notes of all trackers."""
         return Learned(first.specialists)
 
     @abstractmethod
@@ -143,7 +143,18 @@ def joint_model(lesson: Lesson) -> Any:
     return trained_once(lesson, "joint", lesson.profile.network, lesson.profile.specialist)
 
 
-def trained_once(lesson: Lesson, name: str, network: NetworkChoice, schedule: Schedule) -> Any:
+def model_with_sigmoids(lesson: Lesson) -> Any:
+    """Give a model of the first group with sigmoid outputs, for methods that distil those; train it at first use.
+
+    A softmax compares outputs and leaves their level open: on images of other classes about half of the shared first
+    model's outputs are above zero, and a method that takes their sigmoids for probabilities would distil noise.
+    """
+    return trained_once(lesson, "sigmoids", lesson.profile.network, lesson.profile.specialist, "sigmoid")
+
+
+def trained_once(
+    lesson: Lesson, name: str, network: NetworkChoice, schedule: Schedule, output: Output | None = None
+) -> Any:
     """Train a model on the lesson's data alone, or load it if another method has trained it already."""
     lesson.shared.mkdir(parents=True, exist_ok=True)
     with FileLock(lesson.shared / f".{name}-lock"):  # another process may be training it
@@ -152,6 +163,7 @@ def trained_once(lesson: Lesson, name: str, network: NetworkChoice, schedule: Sc
             network,
             schedule,
             like=lesson.profile.preprocessing,
+            output=output,
             seed=lesson.seed,
             out=lesson.shared / name,
             how=RESUMED,

@@ -1,8 +1,7 @@
 """iCaRL: exemplars chosen by herding, distillation with sigmoid outputs, nearest mean of exemplars at test time.
 
 Rebuffi et al., "iCaRL: Incremental Classifier and Representation Learning" (CVPR 2017), Algorithms 1 to 5, K = 2000.
-The first group's model is the shared one, trained with cross entropy; from the second group on the loss is
-Algorithm 3's.
+The first group's model has sigmoid outputs, too, trained with binary cross entropy.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from dmc.data.decode import CenterCrop
 from dmc.data.subsets import JoinedImages
 from dmc.device import index, pick_device
 from dmc.methods import exemplars
-from dmc.methods.base import Learned, Lesson, Method, fitted, widened
+from dmc.methods.base import Learned, Lesson, Method, fitted, model_with_sigmoids, widened
 from dmc.models.specialist import Specialist
 from dmc.training.classification import Supervised
 
@@ -71,7 +70,7 @@ class ICaRL(Method):
     memory = exemplars.BUDGET
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
-        return self._with_exemplars(first.specialists[0], {}, lesson)
+        return self._with_exemplars(model_with_sigmoids(lesson), {}, lesson)
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         (old, wide), kept = widened(before, lesson), exemplars.of(before.notes)

@@ -6,7 +6,7 @@ version of LwF, which is what the DMC paper's figures call LwF.
 
 from __future__ import annotations
 
-from dmc.methods.base import Learned, Lesson, Method, fitted, widened
+from dmc.methods.base import Learned, Lesson, Method, fitted, model_with_sigmoids, widened
 from dmc.methods.icarl import SigmoidDistillation
 from dmc.models.specialist import Specialist
 
@@ -14,6 +14,9 @@ from dmc.models.specialist import Specialist
 class LwFMC(Method):
     name, title = "lwf.mc", "LwF.MC"
     kinds = (Specialist,)
+
+    def begin(self, first: Learned, lesson: Lesson) -> Learned:
+        return Learned([model_with_sigmoids(lesson)])
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         old, wide = widened(before, lesson)

@@ -101,12 +101,13 @@ class VisionTask(ABC, Generic[AnyModel]):
         schedule: Schedule,
         *,
         like: Preprocessing | None = None,
+        output: Output | None = None,
         seed: int = 0,
         out: str | Path | None = None,
         how: RunConfig = RunConfig(),  # noqa: B008 (frozen)
     ) -> AnyModel:
-        """Train a new model on labeled images, where everything is said already."""
-        model = self.untrained(source, network, like, None, seed)
+        """Train a new model on labeled images, where everything is said already; None: the kind's usual output."""
+        model = self.untrained(source, network, like, output, seed)
         objective, began = self.supervised(model, source.classes), {"weights": network.weights}
         return fit_labeled(model, source, objective, schedule, seed=seed, out=out, how=how, settings=began)
 
