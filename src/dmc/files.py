@@ -11,30 +11,30 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
-from dmc.errors import DmcError, first_line
+from dmc.errors import DmcError, reason_of
 
 OWN_FILES = ("run.json", "metrics.jsonl", "checkpoint.pt", "config.json", "model.safetensors", "README.md")
 MOST_BYTES = 64 * 2**20  # of a file that is read whole; callers that expect more say so
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read. What is not a regular file is an `OSError`: a FIFO or a device may make a reader wait."""
-    if not stat.S_ISREG(path.stat().st_mode):
+def regular_size(path: Path) -> int:
+    """Give a file's size. What is not a regular file is an `OSError`: a FIFO or a device may make a reader wait."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-    return path.open("rb")
+    return found.st_size
 
 
 def read_bytes(path: Path, limit: int = MOST_BYTES) -> bytes:
     """Read a whole file; refuse one that is not a regular file, or has more than `limit` bytes."""
     try:
-        with open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size > limit:
-                raise DmcError(f"cannot read {path}: it has more than {limit:,} bytes")
-            return file.read()
+        if regular_size(path) > limit:
+            raise DmcError(f"cannot read {path}: it has more than {limit:,} bytes")
+        return path.read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a name with a null byte
-        raise DmcError(f"cannot read {path}: {getattr(error, 'strerror', None) or first_line(error)}") from None
+        raise DmcError(f"cannot read {path}: {reason_of(error)}") from None
 
 
 def read_text(path: Path, limit: int = MOST_BYTES) -> str:
