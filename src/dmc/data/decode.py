@@ -144,7 +144,11 @@ def open_image(file: Path | BytesIO) -> Image.Image:
         image: Image.Image = JpegImageFile(file)
     except SyntaxError:  # another format
         image = Image.open(file, formats=FORMATS)
-    require_at_most(MOST_REDUCED if can_be_reduced(image) else MOST_PIXELS, image)
+    try:
+        require_at_most(MOST_REDUCED if can_be_reduced(image) else MOST_PIXELS, image)
+    except DmcError:
+        image.close()
+        raise
     return image
 
 
@@ -181,8 +185,9 @@ def opened(record: Record) -> Image.Image:
         image = open_image(BytesIO(record.image) if isinstance(record.image, bytes) else record.image)
     if record.part is None:
         return image
-    require_at_most(MOST_PIXELS, image)
-    part = image.convert("RGB").crop(record.part)
+    with image:
+        require_at_most(MOST_PIXELS, image)
+        part = image.convert("RGB").crop(record.part)
     return part.resize((max(part.size),) * 2, Image.Resampling.BILINEAR)
 
 

@@ -123,7 +123,7 @@ class TarShard:
             raise self._unreadable(error) from None
         try:
             tarfile.open(file, "r:", tarinfo=StrictHeader).close()
-        except (tarfile.TarError, OSError):  # compressed, or something that reading it will tell
+        except Exception:  # compressed, or something that reading it will tell
             self.seekable = False
         self.offsets, self.sizes, names = array("Q"), array("Q"), list[str]()
         self.refused: dict[int, Refused] = {}
@@ -131,7 +131,7 @@ class TarShard:
             if isinstance(content, Refused):
                 self.refused[len(names)] = content
             self.offsets.append(member.offset_data)
-            self.sizes.append(member.size)
+            self.sizes.append(0 if isinstance(content, Refused) else member.size)
             names.append(member.name.replace("\0", "?"))
         self.joined_names = "\0".join(names)  # a string for each would take several times the memory
 
@@ -161,7 +161,7 @@ class TarShard:
             with tarfile.open(self.file, "r:" if self.seekable else "r|*", tarinfo=StrictHeader) as tar:
                 while member := tar.next():
                     tar.members.clear()  # type: ignore[attr-defined]  # which would grow with the file
-                    if tar.offset <= end:  # a negative size would lead round in circles
+                    if tar.offset <= end or member.size < 0:  # which would lead round in circles
                         raise tarfile.ReadError(f"damaged after byte {end}")
                     end = tar.offset
                     if not self.seekable:
