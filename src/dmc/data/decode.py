@@ -42,7 +42,7 @@ CHUNK = (
 )
 CHUNK_BYTES = 2**20  # of their pixels
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # PostScript, say, is a program and not an image
-MOST_PIXELS = 2**27  # of an image that is decoded whole: 12 bytes each, for an odd colour mode, are 1.6 GB
+MOST_PIXELS = 10**8  # of an image that is decoded whole: 13 bytes each, for an odd colour mode, are 1.3 GB
 MOST_REDUCED = 2**29  # of a JPEG that is decoded at a fraction of its size
 MANY_PIXELS = 2**25  # images with more, decoded whole, take turns
 turn = Lock()
