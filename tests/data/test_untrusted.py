@@ -389,6 +389,8 @@ def test_headers_that_lead_a_tar_reader_astray(tmp_path: Path) -> None:
         for size in ("-1024", "-2048"):
             with pytest.raises(DmcError, match=r"a\.tar: "):
                 open_images(write_tar(tmp_path / "a.tar", good * 3, size=size))
+        hole = write_tar(tmp_path / "hole.tar", good, **{"GNU.sparse.map": "0,10", "GNU.sparse.size": "100"})
+        assert reasons(open_images(hole)) == ["it is not a regular file"]
         header = tarfile.TarInfo("././@LongLink")
         header.type, header.size = tarfile.GNUTYPE_LONGNAME, 2**40
         (tmp_path / "long.tar").write_bytes(header.tobuf(tarfile.GNU_FORMAT) + bytes(4096))
@@ -553,6 +555,11 @@ def test_shards_may_not_disagree_about_labels(tmp_path: Path) -> None:
     write_table(tmp_path / "b.parquet", [1, 2])
     with pytest.raises(DmcError, match="the class '1' is named twice"):
         open_labeled(f"{tmp_path}/*.parquet,label=label")
+    write_table(tmp_path / "a.parquet", [0, 1], ["a", "b"])
+    write_table(tmp_path / "b.parquet", ["a", "b"])
+    with pytest.raises(DmcError, match=r"b\.parquet\[0\]: column 'label' holds 'a'"):
+        list(open_labeled(f"{tmp_path}/*.parquet").labels())
+    write_table(tmp_path / "a.parquet", ["1", "b"])
     write_table(tmp_path / "b.parquet", [[1], [2]])
     with pytest.raises(DmcError, match=r"b\.parquet\[0\]: column 'label' holds \[1\]"):
         open_labeled(f"{tmp_path}/*.parquet,label=label")
