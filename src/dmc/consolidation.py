@@ -17,7 +17,7 @@ from dmc.classes import counted
 from dmc.config import ConsolidateConfig, RunConfig, Schedule
 from dmc.cost import Cost, measured
 from dmc.data.batch import Batch
-from dmc.data.decode import Skipped, Transform, decoded
+from dmc.data.decode import DecodeError, Skipped, Transform, decoded
 from dmc.data.loader import ENOUGH, ImageLoader, fits, held_loader, open_loader
 from dmc.data.open import OneSet, open_images, sample_of
 from dmc.data.sources import Record, Source
@@ -255,8 +255,8 @@ class Consolidation(ABC, Generic[AnyModel]):
         tried = min(count, len(self.aux))
         seed = self.config.seed if self.held else None  # to shuffle a stream, much of it would have to be read
         for record, image in islice(decoded(self.aux.records(seed), self.transform), tried):
-            if image is None:
-                skipped.add(record.name)
+            if isinstance(image, DecodeError):
+                skipped.add(image)
             elif len(framed) < max(LOOKED_AT, self.schedule.batch_size):
                 framed.append((record, image))
         skipped.check(len(skipped), tried)

@@ -20,6 +20,11 @@ def first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def reason_of(error: Exception) -> str:
+    """Give what the system says of an `OSError`, without its number and path; of another error the first line."""
+    return getattr(error, "strerror", None) or first_line(error)
+
+
 def nearest(name: str, known: Iterable[str], begin: str = "; ", end: str = "") -> str:
     """Give a hint to append to an error about an unknown name; it is empty if nothing is close."""
     plain = {choice.lower(): choice for choice in known}

@@ -1,19 +1,48 @@
-"""Files that are whole or absent: written beside their place, then moved into it."""
+"""Files that are whole or absent: written beside their place, then moved into it; and files that are read whole."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import math
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dmc.errors import DmcError
+from dmc.errors import DmcError, reason_of
 
 OWN_FILES = ("run.json", "metrics.jsonl", "checkpoint.pt", "config.json", "model.safetensors", "README.md")
+MOST_BYTES = 64 * 2**20  # of a file that is read whole; callers that expect more say so
+
+
+def regular_size(path: Path) -> int:
+    """Give a file's size. What is not a regular file is an `OSError`: a FIFO or a device may make a reader wait."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return found.st_size
+
+
+def read_bytes(path: Path, limit: int = MOST_BYTES) -> bytes:
+    """Read a whole file; refuse one that is not a regular file, or has more than `limit` bytes."""
+    try:
+        if regular_size(path) > limit:
+            raise DmcError(f"cannot read {path}: it has more than {limit:,} bytes")
+        return path.read_bytes()
+    except (OSError, ValueError) as error:  # ValueError: a name with a null byte
+        raise DmcError(f"cannot read {path}: {reason_of(error)}") from None
+
+
+def read_text(path: Path, limit: int = MOST_BYTES) -> str:
+    """Read a whole text file in UTF-8, with the refusals of `read_bytes`."""
+    try:
+        return read_bytes(path, limit).decode()
+    except UnicodeDecodeError:
+        raise DmcError(f"cannot read {path}: it is not text in UTF-8") from None
 
 
 @contextmanager

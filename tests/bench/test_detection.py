@@ -66,8 +66,8 @@ def test_which_coco_images_are_auxiliary(tmp_path: Path) -> None:
         tmp_path,
         {"a": ["zebra"], "b": ["zebra", "tv"], "c": ["couch", "person"], "d": [], "e": ["kite", "kite"], "f": ["cat"]},
     )
-    assert [p.name for p in with_other_objects(path, tmp_path).paths] == ["a", "b", "e"]
-    assert [p.name for p in without_voc_objects(path, tmp_path).paths] == ["a", "e"]
+    assert with_other_objects(path, tmp_path).files == ["a", "b", "e"]
+    assert without_voc_objects(path, tmp_path).files == ["a", "e"]
     path.write_text(json.dumps({"images": [], "annotations": [], "categories": [{"id": 1, "name": "zebra"}]}))
     with pytest.raises(DmcError, match="has no category 'airplane'"):
         with_other_objects(path, tmp_path)

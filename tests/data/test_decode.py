@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from dmc.data.batch import Batch
-from dmc.data.decode import CenterCrop, decode, decode_or_skip, decoded
+from dmc.data.decode import CenterCrop, DecodeError, decode, decode_or_skip, decoded
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record
 from dmc.errors import DmcError
@@ -70,13 +70,13 @@ def test_large_jpegs_are_reduced_while_decoding() -> None:
     assert (reduced.float() - exact.float()).abs().mean() < 3
 
 
-def test_what_is_no_image_is_none(tmp_path: Path) -> None:
+def test_what_is_no_image_is_an_error(tmp_path: Path) -> None:
     good = encoded(Image.effect_noise((64, 64), 90), "PNG").image
     assert isinstance(good, bytes)
     for content in (b"", b"not an image", good[: len(good) // 2]):
         path = tmp_path / "bad.png"
         path.write_bytes(content)
-        assert decode_or_skip(Record(path, -1, "bad"), CenterCrop(8)) is None
+        assert isinstance(decode_or_skip(Record(path, -1, "bad"), CenterCrop(8)), DecodeError)
 
 
 def test_preprocessing_normalises_each_channel() -> None:
@@ -150,7 +150,7 @@ def test_a_huge_jpeg_is_decoded_in_threads_while_pillow_keeps_its_limit() -> Non
     with pytest.raises(Image.DecompressionBombError):
         Image.open(io.BytesIO(huge.image))  # type: ignore[arg-type]
     before = (Image.MAX_IMAGE_PIXELS, list(warnings.filters))
-    shapes = [None if pixels is None else pixels.shape for _, pixels in decoded([huge] * 4, Watched(8))]
+    shapes = [getattr(pixels, "shape", pixels) for _, pixels in decoded([huge] * 4, Watched(8))]
     assert shapes == [(3, 8, 8)] * 4
     assert seen == [before] * 4
     assert (Image.MAX_IMAGE_PIXELS, list(warnings.filters)) == before

@@ -93,7 +93,7 @@ def test_files_in_a_strange_encoding_are_named(tmp_path: Path) -> None:
         open_annotated(folder)
     (folder / "ImageSets" / "Main").mkdir(parents=True)
     (folder / "ImageSets" / "Main" / "train.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(DmcError, match=r"cannot read .*train\.txt: 'utf-8' codec"):
+    with pytest.raises(DmcError, match=r"cannot read .*train\.txt: it is not text in UTF-8"):
         open_annotated(folder)
 
 

@@ -78,7 +78,9 @@ def test_broken_images_are_skipped_and_counted(tmp_path: Path) -> None:
 def test_more_than_a_tenth_broken_stops_the_run(tmp_path: Path) -> None:
     write_images(tmp_path, 8)
     (tmp_path / "broken.png").write_bytes(b"no")
-    with pytest.raises(DmcError, match=r"1 of 9 images .* cannot be decoded \(first: .*broken.png\)"):
+    with pytest.raises(
+        DmcError, match=r"1 of 9 images .* cannot be decoded \(first: .*broken\.png: it is not an image"
+    ):
         open_loader(open_images(tmp_path), CenterCrop(4))
 
 

@@ -19,7 +19,7 @@ from PIL import Image
 
 from dmc.config import ConsolidateConfig
 from dmc.consolidation import open_auxiliary
-from dmc.data.decode import CenterCrop, decode, decode_or_skip
+from dmc.data.decode import CenterCrop, DecodeError, decode, decode_or_skip
 from dmc.data.open import open_images, open_labeled, sample_of
 from dmc.data.readers import ArrayImages
 from dmc.data.sources import Record, Source, buffer_shuffled
@@ -324,7 +324,7 @@ def test_rows_without_an_image_are_undecodable_and_rows_without_a_class_are_name
     table = pa.table({"image": [png(1), None], "label": ["a", "a"]})
     pq.write_table(table, tmp_path / "hole.parquet")
     records = list(open_labeled(tmp_path / "hole.parquet").records())
-    assert [decode_or_skip(r, CenterCrop(4)) is None for r in records] == [False, True]
+    assert [isinstance(decode_or_skip(r, CenterCrop(4)), DecodeError) for r in records] == [False, True]
     pq.write_table(pa.table({"image": [png(1), png(2)], "label": ["a", None]}), tmp_path / "null.parquet")
     with pytest.raises(DmcError, match=r"null\.parquet\[1\]: column 'label' holds None"):
         list(open_labeled(tmp_path / "null.parquet").records())

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from dmc.data.annotations import read_coco
 from dmc.data.sources import UNLABELED, Record, Source, permuted
+from dmc.data.untrusted import Below
 from dmc.errors import DmcError
 
 VOC = (
@@ -45,15 +46,16 @@ OURS = {IN_COCO.get(name, name) for name in VOC}  # VOC's 20 classes as COCO nam
 class CocoImages(Source):
     """Unlabeled images of a COCO folder."""
 
-    def __init__(self, name: str, paths: Sequence[Path]) -> None:
-        self.name, self.paths = name, list(paths)
+    def __init__(self, name: str, folder: Path, files: Sequence[str]) -> None:
+        self.name, self.folder, self.files = name, folder, list(files)
 
     def __len__(self) -> int:
-        return len(self.paths)
+        return len(self.files)
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
-        for path in permuted(self.paths, seed):
-            yield Record(path, UNLABELED, str(path))
+        below = Below(self.folder)
+        for file in permuted(self.files, seed):
+            yield Record(below(file), UNLABELED, str(self.folder / file))
 
 
 def with_other_objects(annotations: Path, images: Path) -> CocoImages:
@@ -76,7 +78,7 @@ def _chosen(name: str, annotations: Path, images: Path, wanted: Callable[[set[st
     shown: dict[int, set[str]] = {image.id: set() for image in content.images}
     for item in content.annotations:
         shown[item.image_id].add(name_of[item.category_id])
-    files = [images / image.file_name for image in content.images if wanted(shown[image.id])]
+    files = [image.file_name for image in content.images if wanted(shown[image.id])]
     if not files:
         raise DmcError(f"{annotations}: no image is left for {name}")
-    return CocoImages(name, files)
+    return CocoImages(name, images, files)

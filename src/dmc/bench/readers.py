@@ -13,22 +13,25 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from importlib.resources import files
+from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
-from zipfile import BadZipFile
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from dmc.data.readers import ArrayImages
+from dmc.data.readers import ArrayImages, read_arrays
 from dmc.data.sources import UNLABELED, Record, Source, permuted
 from dmc.data.tables import ParquetImages
-from dmc.errors import DmcError, first_line
+from dmc.data.untrusted import Below
+from dmc.errors import DmcError, first_line, reason_of
 from dmc.extras import require_extra
+from dmc.files import read_bytes, read_text, regular_size
 
 log = logging.getLogger("dmc")
 WITHOUT_CIFAR = 1_082_340  # images that the paper counts in ImageNet32x32 without the CIFAR-100 classes
 IMAGENET = 1_281_167  # images of all of ImageNet32x32
+MOST_BYTES = 2**28  # of a file that is read whole; CIFAR-100's training set, the largest, has 154 MB
 
 
 class Splits(NamedTuple):
@@ -64,10 +67,10 @@ def _without(source: Source, unwanted: Callable[[str], bool]) -> Source:
 
 def cifar_binary(train: list[Path], test: list[Path], names: list[Path]) -> Splits:
     """Read CIFAR-100's binary version: records of 3,074 bytes are coarse label, fine label, three planes of 32x32."""
-    classes = names[0].read_text(encoding="utf-8").split()
+    classes = read_text(names[0]).split()
 
     def part(path: Path) -> Source:
-        content = np.fromfile(path, dtype=np.uint8)
+        content = np.frombuffer(read_bytes(path, MOST_BYTES), dtype=np.uint8)
         if not len(content) or len(content) % 3074:
             raise DmcError(f"{path} is not CIFAR-100's binary version: {len(content)} bytes are not records of 3074")
         records = content.reshape(-1, 3074)
@@ -89,7 +92,7 @@ class DownsampledImageNet(Source):
         self.places: dict[Path, npt.NDArray[np.intp]] = {}
         total = 0
         for path in batches:
-            labels = self._array(path, "labels")
+            labels = self._array(path, "labels", "iu", ())
             total += len(labels)
             self.places[path] = np.flatnonzero(~np.isin(labels, dropped))
         _compare_count(len(self), total)
@@ -99,17 +102,19 @@ class DownsampledImageNet(Source):
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
         for path in permuted(list(self.places), seed):
-            images = self._array(path, "data").reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
+            images = self._array(path, "data", "u", (3 * 32 * 32,))
+            if len(images) <= self.places[path].max(initial=-1):
+                raise DmcError(f"{path}: 'data' has {len(images)} images, fewer than there are 'labels'")
+            images = images.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
             for i in permuted(self.places[path].tolist(), seed):
                 yield Record(np.ascontiguousarray(images[i]), UNLABELED, f"{path}[{i}]")
 
     @staticmethod
-    def _array(path: Path, key: str) -> npt.NDArray[np.uint8]:
-        try:
-            with np.load(path, allow_pickle=False) as arrays:
-                found: npt.NDArray[np.uint8] = arrays[key]
-        except (OSError, ValueError, KeyError, BadZipFile) as error:
-            raise DmcError(f"cannot read {key!r} of {path}: {first_line(error)}") from None
+    def _array(path: Path, key: str, kinds: str, row: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Read an array, and refuse one whose type is of another kind, or whose rows have another shape."""
+        found = read_arrays(path, (key,))[key]
+        if found.dtype.kind not in kinds or found.ndim == 0 or found.shape[1:] != row:
+            raise DmcError(f"{path}: {key!r} has the wrong type or shape: {found.dtype} of shape {found.shape}")
         return found
 
 
@@ -144,9 +149,10 @@ def tiny_imagenet(source: Source) -> Splits:
 
 def mnist(images: list[Path]) -> Splits:
     """Read MNIST's image file (idx3), packed with gzip or not."""
-    content = images[0].read_bytes()
+    content = read_bytes(images[0], MOST_BYTES)
     try:
-        content = gzip.decompress(content) if images[0].suffix == ".gz" else content
+        if images[0].suffix == ".gz":
+            content = gzip.GzipFile(fileobj=BytesIO(content)).read(MOST_BYTES)
     except (OSError, EOFError, zlib.error) as error:
         raise DmcError(f"cannot read {images[0]}: {first_line(error)}") from None
     magic, count, height, width = np.frombuffer(content[:16].ljust(16, b"\0"), dtype=">u4").tolist()
@@ -162,9 +168,10 @@ def svhn(files_: list[Path]) -> Splits:
     from scipy.io import loadmat
 
     try:
+        regular_size(files_[0])
         images = loadmat(str(files_[0]), variable_names=["X"])["X"].transpose(3, 0, 1, 2)
     except Exception as error:  # scipy raises many kinds of errors for a broken file
-        raise DmcError(f"cannot read {files_[0]}: {first_line(error)}") from None
+        raise DmcError(f"cannot read {files_[0]}: {reason_of(error)}") from None
     return Splits(ArrayImages(np.ascontiguousarray(images), name=str(files_[0])))
 
 
@@ -176,11 +183,18 @@ class CubImages(Source):
         table = {file: _columns(folder / f"{file}.txt") for file in ("images", "image_class_labels", "bounding_boxes")}
         split = _columns(folder / "train_test_split.txt")
         self.classes = tuple(row[0] for row in _columns(folder / "classes.txt").values())
-        self.entries = [
-            (folder / "images" / path, int(table["image_class_labels"][i][0]) - 1, table["bounding_boxes"][i])
-            for i, (path,) in table["images"].items()
-            if (split[i][0] == "1") == train
-        ]
+        self.folder = folder / "images"
+        self.entries: list[tuple[str, int, tuple[int, int, int, int]]] = []
+        for i, (path, *_) in table["images"].items():
+            try:
+                if (split[i][0] == "1") == train:
+                    x, y, width, height = (round(float(number)) for number in table["bounding_boxes"][i])
+                    label = range(len(self.classes))[int(table["image_class_labels"][i][0]) - 1]
+                    self.entries.append((path, label, (x, y, x + width, y + height)))
+            except (LookupError, ValueError, OverflowError) as error:
+                raise DmcError(
+                    f"{folder}: the entries of image {i!r} do not fit together: {first_line(error)}"
+                ) from None
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -189,18 +203,17 @@ class CubImages(Source):
         return (label for _, label, _ in self.entries)
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
+        below = Below(self.folder)
         for path, label, box in permuted(self.entries, seed):
-            x, y, width, height = (round(float(number)) for number in box)
-            yield Record(path, label, str(path), part=(x, y, x + width, y + height))
+            yield Record(below(path), label, str(self.folder / path), part=box)
 
 
 def _columns(path: Path) -> dict[str, list[str]]:
     """Read a file whose lines are an id and some values; give the values by id."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise DmcError(f"cannot read {path}: {error.strerror}") from None
-    return {fields[0]: fields[1:] for fields in (line.split() for line in lines) if fields}
+    rows = [line.split() for line in read_text(path).splitlines() if line.strip()]
+    if any(len(row) < 2 for row in rows):
+        raise DmcError(f"cannot read {path}: each line must be an id and a value")
+    return {number: values for number, *values in rows}
 
 
 def cub(classes: list[Path]) -> Splits:

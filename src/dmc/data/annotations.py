@@ -16,16 +16,19 @@ from xml.etree import ElementTree
 
 import numpy as np
 import numpy.typing as npt
-from PIL import Image
 from pydantic import BaseModel, Field, ValidationError
 
 from dmc.classes import Classes, ClassUnion
 from dmc.data.decode import open_image, upright_size
 from dmc.data.sources import UNLABELED, Record, Source, permuted
-from dmc.errors import DmcError, first_line
+from dmc.data.untrusted import Below, Refused, require_class_names
+from dmc.errors import DmcError, first_line, reason_of
+from dmc.files import read_bytes, read_text
 from dmc.specs import refuse, split_spec
 
 log = logging.getLogger("dmc")
+LONGEST_SIDE = 2**20  # pixels
+MOST_COCO_BYTES = 2**30  # of an annotation file; the largest of COCO's own has half of that
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Named = tuple[str, Box, bool]  # class name, box, difficult
 Labeled = tuple[int, Box, bool]  # label, box, difficult
@@ -43,9 +46,9 @@ class Objects(NamedTuple):
 
 @dataclass(frozen=True)
 class AnnotatedImage:
-    """An image (a file, or pixels) and its objects; a label is a position in the source's `classes`."""
+    """An image (a file, pixels, or refused) and its objects; a label is a position in the source's `classes`."""
 
-    image: Path | npt.NDArray[np.uint8]
+    image: Path | npt.NDArray[np.uint8] | Refused
     objects: Objects
 
 
@@ -135,48 +138,56 @@ def voc(folder: Path, split: str | None) -> DetectionImages:
     else:
         known = ", ".join(sorted(path.stem for path in lists.glob("*.txt"))) or "none"
         raise DmcError(f"{folder} has no split {chosen!r} (it has: {known})")
-    found = [_read_voc_file(folder, stem) for stem in stems]
+    annotations, images = Below(folder / "Annotations"), Below(folder / "JPEGImages")
+    found = [_read_voc_file(annotations(f"{stem}.xml"), images) for stem in stems]
     classes = sorted({name for _, rows, _ in found for name, _, _ in rows})
     label_of = {name: i for i, name in enumerate(classes)}
     kept = [(path, size, [(label_of[name], box, hard) for name, box, hard in rows]) for path, rows, size in found]
+    require_class_names(classes, str(folder))
     return DetectionImages(f"{folder} ({chosen or 'all'})", classes, _with_cut_boxes(kept))
 
 
 def _read_split(path: Path) -> list[str]:
     """Read the names of a split's images: the first word of each line."""
-    try:
-        return [line.split()[0] for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise DmcError(f"cannot read {path}: {first_line(error)}") from None
+    return [line.split()[0] for line in read_text(path).splitlines() if line.strip()]
 
 
-def _read_voc_file(folder: Path, stem: str) -> tuple[Path, list[Named], tuple[int, int]]:
-    """Read one annotation: the path of its image, its objects, and the image's width and height."""
-    path = folder / "Annotations" / f"{stem}.xml"
+class PlainTree(ElementTree.TreeBuilder):
+    """A tree without a DTD, whose entities could unpack to gigabytes; no annotation has one."""
+
+    def doctype(self, name: str, pubid: str | None, system: str | None) -> None:
+        raise ValueError("a DTD (<!DOCTYPE ...>) is not allowed")
+
+
+def _read_voc_file(path: Path | Refused, images: Below) -> tuple[Path | Refused, list[Named], tuple[int, int]]:
+    """Read one annotation: its image, its objects, and the image's width and height."""
+    if isinstance(path, Refused):
+        raise DmcError(f"cannot read an annotation: {path.reason}")
+    content = read_bytes(path)
     try:
-        root = ElementTree.parse(path).getroot()
+        root = ElementTree.fromstring(content, ElementTree.XMLParser(target=PlainTree()))
         rows = []
         for item in root.iter("object"):
             corners = [float(item.findtext(f"bndbox/{side}") or "nan") for side in ("xmin", "ymin", "xmax", "ymax")]
             left, top, right, bottom = corners
             difficult = (item.findtext("difficult") or "0").strip() == "1"
             rows.append(((item.findtext("name") or "").strip(), (left - 1, top - 1, right, bottom), difficult))
-        image = folder / "JPEGImages" / (root.findtext("filename") or f"{stem}.jpg")
+        image = images(root.findtext("filename") or f"{path.stem}.jpg")
         size = (int(root.findtext("size/width") or 0), int(root.findtext("size/height") or 0))
-    except OSError as error:
-        raise DmcError(f"cannot read {path}: {error.strerror}") from None
     except (ElementTree.ParseError, ValueError, LookupError) as error:  # LookupError: an unknown encoding
         raise DmcError(f"cannot read {path}: {first_line(error)}") from None
     if any(not name for name, _, _ in rows):
         raise DmcError(f"{path} has an object without a name")
+    if max(size) > LONGEST_SIDE:
+        raise DmcError(f"{path}: size: an image is at most {LONGEST_SIDE:,} pixels wide and high")
     return image, rows, size if min(size) > 0 else _image_size(image)
 
 
 class CocoImage(BaseModel):
     id: int
     file_name: str
-    width: int = 0
-    height: int = 0
+    width: int = Field(0, le=LONGEST_SIDE)
+    height: int = Field(0, le=LONGEST_SIDE)
 
 
 class CocoObject(BaseModel):
@@ -214,22 +225,22 @@ def coco(path: Path, images: Path | None) -> DetectionImages:
     for item in content.annotations:
         x, y, width, height = item.bbox
         rows[item.image_id].append((label_of[item.category_id], (x, y, x + width, y + height), bool(item.iscrowd)))
-    found: list[tuple[Path, tuple[int, int], list[Labeled]]] = []
+    found: list[tuple[Path | Refused, tuple[int, int], list[Labeled]]] = []
+    below = Below(images or path.parent)
     for image in content.images:
-        file = (images or path.parent) / image.file_name
-        if not found and not file.is_file():
+        file = below(image.file_name)
+        if not found and isinstance(file, Path) and not file.is_file():
             raise DmcError(f"there is no image {file}: say where the images are, {path},images=FOLDER")
         size = (image.width, image.height) if min(image.width, image.height) > 0 else _image_size(file)
         found.append((file, size, rows[image.id]))
-    return DetectionImages(str(path), [category.name for category in categories], _with_cut_boxes(found))
+    classes = require_class_names([category.name for category in categories], str(path))
+    return DetectionImages(str(path), classes, _with_cut_boxes(found))
 
 
 def read_coco(path: Path) -> CocoFile:
     """Read a COCO annotation file; refuse one with repeated ids, or with an object of an unknown image or category."""
     try:
-        content = CocoFile.model_validate_json(path.read_bytes())
-    except OSError as error:
-        raise DmcError(f"cannot read {path}: {error.strerror}") from None
+        content = CocoFile.model_validate_json(read_bytes(path, MOST_COCO_BYTES))
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -246,22 +257,24 @@ def read_coco(path: Path) -> CocoFile:
     return content
 
 
-def _image_size(path: Path) -> tuple[int, int]:
+def _image_size(path: Path | Refused) -> tuple[int, int]:
     """Read the width and height of an image whose annotation does not state them."""
+    if isinstance(path, Refused):
+        raise DmcError(f"cannot read the size of an image: {path.reason}")
     try:
         with open_image(path) as image:
             return upright_size(image)
-    except (OSError, Image.DecompressionBombError) as error:
-        raise DmcError(f"cannot read the size of {path}: {first_line(error)}") from None
+    except Exception as error:  # broken files make PIL raise anything from SyntaxError to struct.error
+        raise DmcError(f"cannot read the size of {path}: {reason_of(error)}") from None
 
 
-def _with_cut_boxes(found: Sequence[tuple[Path, tuple[int, int], list[Labeled]]]) -> list[AnnotatedImage]:
+def _with_cut_boxes(found: Sequence[tuple[Path | Refused, tuple[int, int], list[Labeled]]]) -> list[AnnotatedImage]:
     """Cut boxes at the border of their image, and leave out those of which nothing remains."""
     scenes, dropped = [], []
     for path, (width, height), rows in found:
-        boxes_M4 = np.array([box for _, box, _ in rows], dtype=np.float32).reshape(-1, 4)
+        boxes_M4 = np.array([box for _, box, _ in rows], dtype=np.float64).reshape(-1, 4)
         cut_M4 = boxes_M4.clip(0, [width, height, width, height]).astype(np.float32)
-        real_M = (cut_M4[:, 2] > cut_M4[:, 0]) & (cut_M4[:, 3] > cut_M4[:, 1])  # false also for a missing number
+        real_M = (cut_M4[:, 2] > cut_M4[:, 0]) & (cut_M4[:, 3] > cut_M4[:, 1]) & np.isfinite(boxes_M4).all(axis=1)
         dropped += [f"{path}: {box}" for box in boxes_M4[~real_M].tolist()]
         labels_M = np.array([label for label, _, _ in rows], dtype=np.int64)[real_M]
         difficult_M = np.array([hard for _, _, hard in rows], dtype=bool)[real_M]

@@ -6,11 +6,13 @@ import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
+from threading import Lock
 from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -23,7 +25,9 @@ from dmc.data.batch import Batch
 from dmc.data.preprocess import Interpolation
 from dmc.data.scratch import Scratch
 from dmc.data.sources import Record
-from dmc.errors import DmcError, first_line
+from dmc.data.untrusted import MOST_ENCODED, Refused
+from dmc.errors import DmcError, reason_of
+from dmc.files import regular_size
 
 RESAMPLING = {
     "nearest": Image.Resampling.NEAREST,
@@ -32,13 +36,16 @@ RESAMPLING = {
 }
 log = logging.getLogger("dmc")
 T = TypeVar("T")
-Decoded = tuple[Record, Tensor | None]
 MOST_SKIPPED = 0.1  # share of broken images so far; with more, the source is not what the user thinks it is
 CHUNK = (
     16  # images that a thread decodes at a time at most: handing small ones over one by one costs more than decoding
 )
 CHUNK_BYTES = 2**20  # of their pixels
-MOST_PIXELS = 2**28  # of the largest image that is decoded, about 0.8 GB as RGB
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # PostScript, say, is a program and not an image
+MOST_PIXELS = 10**8  # of an image that is decoded whole: 13 bytes each, for an odd colour mode, are 1.3 GB
+MOST_REDUCED = 2**29  # of a JPEG that is decoded at a fraction of its size
+MANY_PIXELS = 2**25  # images with more, decoded whole, take turns
+turn = Lock()
 
 
 class DecodeError(DmcError):
@@ -46,7 +53,10 @@ class DecodeError(DmcError):
 
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name}: cannot be read: {reason}")
-        self.reason = reason
+        self.name, self.reason = name, reason
+
+
+Decoded = tuple[Record, Tensor | DecodeError]
 
 
 class Transform(Protocol):
@@ -113,24 +123,51 @@ def upright_rgb(image: Image.Image, at_least: int) -> Image.Image:
     """
     if image.format in ("JPEG", "MPO"):  # decode at 1/2, 1/4 or 1/8 of the size, as long as twice `at_least` remains
         image.draft("RGB", (2 * at_least, 2 * at_least))
-    if image.width * image.height > MOST_PIXELS:
-        raise DmcError(f"an image of {image.width}x{image.height} is too large to decode")
+    require_at_most(MOST_PIXELS, image)
     ImageOps.exif_transpose(image, in_place=True)  # otherwise it would copy, also what lies right
     if image.mode.startswith(("I", "F")):  # 16 bits and more: PIL would clip to white
-        pixels = np.asarray(image, dtype=np.float32)
-        image = Image.fromarray((pixels / max(pixels.max(), 1) * 255).astype(np.uint8))
+        pixels = np.array(image, dtype=np.float32)
+        pixels /= max(pixels.max(), 1)
+        pixels *= 255
+        image = Image.fromarray(pixels.astype(np.uint8))
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def open_image(file: Path | BytesIO) -> Image.Image:
     """Open an image without decoding it; `Image.MAX_IMAGE_PIXELS` limits all formats but JPEG.
 
-    A JPEG of any size can be decoded at a fraction of it, so it is opened by its own class, which knows no limit.
+    A large JPEG can be decoded at a fraction of its size, so it is opened by its own class, which knows no limit.
     """
+    if isinstance(file, Path) and regular_size(file) > MOST_ENCODED:
+        raise DmcError(f"it has more than {MOST_ENCODED:,} bytes")
     try:
-        return JpegImageFile(file)
+        image: Image.Image = JpegImageFile(file)
     except SyntaxError:  # another format
-        return Image.open(file)
+        image = Image.open(file, formats=FORMATS)
+    try:
+        require_at_most(MOST_REDUCED if can_be_reduced(image) else MOST_PIXELS, image)
+    except DmcError:
+        image.close()
+        raise
+    return image
+
+
+def require_at_most(pixels: int, image: Image.Image) -> None:
+    """Refuse an image that has more pixels."""
+    if image.width * image.height > pixels:
+        raise DmcError(f"an image of {image.width}x{image.height} is too large to decode")
+
+
+def can_be_reduced(image: Image.Image) -> bool:
+    """Tell whether decoding at a fraction of the size saves memory: a JPEG does so if all colours are in one scan."""
+    if not isinstance(image, JpegImageFile) or "progressive" in image.info or image.fp is None:
+        return False
+    head = bytes((0, 6 + 2 * image.layers, image.layers))  # of a scan with all colours, which Pillow has just passed
+    end = image.fp.tell()
+    image.fp.seek(max(0, end - head[1]))
+    found = image.fp.read(3)
+    image.fp.seek(end)
+    return found == head
 
 
 def opened(record: Record) -> Image.Image:
@@ -140,13 +177,17 @@ def opened(record: Record) -> Image.Image:
     """
     if isinstance(record.image, np.ndarray):
         image = Image.fromarray(record.image)
+    elif isinstance(record.image, Refused):
+        raise DmcError(record.image.reason)
     elif isinstance(record.image, Image.Image):
         image = record.image.copy()  # callers close what they get, and this one is the user's
     else:
         image = open_image(BytesIO(record.image) if isinstance(record.image, bytes) else record.image)
     if record.part is None:
         return image
-    part = image.convert("RGB").crop(record.part)
+    with image:
+        require_at_most(MOST_PIXELS, image)
+        part = image.convert("RGB").crop(record.part)
     return part.resize((max(part.size),) * 2, Image.Resampling.BILINEAR)
 
 
@@ -159,12 +200,17 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
 def decode(record: Record, transform: Transform) -> Tensor:
     """Decode a record into uint8 pixels, or raise `DecodeError`."""
     try:
-        with opened(record) as image:
+        with opened(record) as image, turn if _is_heavy(image) else nullcontext():
             return transform(image)
     except UnidentifiedImageError:
         raise DecodeError(record.name, "it is not an image") from None
     except Exception as error:  # broken files make PIL raise anything from SyntaxError to struct.error
-        raise DecodeError(record.name, getattr(error, "strerror", None) or first_line(error)) from None
+        raise DecodeError(record.name, reason_of(error)) from None
+
+
+def _is_heavy(image: Image.Image) -> bool:
+    """Tell whether an image takes so much memory that threads must not decode several like it at once."""
+    return image.width * image.height > MANY_PIXELS and not can_be_reduced(image)
 
 
 def result_or_error(ask: Callable[[], T]) -> T | DecodeError:
@@ -176,33 +222,34 @@ def result_or_error(ask: Callable[[], T]) -> T | DecodeError:
         return error
 
 
-def decode_or_skip(record: Record, transform: Transform) -> Tensor | None:
-    """Decode a record into uint8 pixels; give None if it is not an image that can be read."""
+def decode_or_skip(record: Record, transform: Transform) -> Tensor | DecodeError:
+    """Decode a record into uint8 pixels; give the error if it is not an image that can be read."""
     try:
         return decode(record, transform)
-    except DmcError:
-        return None
+    except DecodeError as error:
+        return error.with_traceback(None)  # which would hold the image's memory
 
 
 @dataclass
 class Skipped:
-    """The names of images that could not be decoded; `check` stops a run if their share exceeds `most`."""
+    """The images that could not be decoded, and why; `check` stops a run if their share exceeds `most`."""
 
     source: str
     most: float = MOST_SKIPPED
-    names: dict[str, None] = field(default_factory=dict)  # a set that remembers which came first
+    names: dict[str, str] = field(default_factory=dict)  # and the reasons
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def add(self, name: str) -> None:
-        self.names[name] = None
+    def add(self, error: DecodeError) -> None:
+        self.names[error.name] = error.reason
 
     def check(self, broken: int, seen: int) -> None:
         """Stop if more than a share of `most` of the images seen is broken."""
         if broken > self.most * seen:
+            name, reason = next(iter(self.names.items()))
             raise DmcError(
-                f"{broken} of {seen} images in {self.source} cannot be decoded (first: {next(iter(self.names))}); "
+                f"{broken} of {seen} images in {self.source} cannot be decoded (first: {name}: {reason}); "
                 f"at most {self.most:.0%} are skipped"
             )
 
@@ -214,7 +261,7 @@ def decoded(
     scratch: Scratch | None = None,
     ahead: int = 0,
 ) -> Generator[Decoded]:
-    """Read and decode records in the background, in order; a broken image is given as None.
+    """Read and decode records in the background, in order; a broken image is given as the error.
 
     `workers` threads decode, by default as many as torch computes with, each at most two chunks ahead, or `ahead`
     images all together if that is more. What they have decoded may be kept in a `scratch` file.

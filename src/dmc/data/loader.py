@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dmc.config import NetworkConfig
 from dmc.data.batch import Batch
-from dmc.data.decode import MOST_SKIPPED, Decoded, Skipped, Transform, decoded
+from dmc.data.decode import MOST_SKIPPED, Decoded, DecodeError, Skipped, Transform, decoded
 from dmc.data.scratch import Scratch, room
 from dmc.data.sources import Record, Source
 from dmc.errors import DmcError
@@ -183,16 +183,16 @@ class StreamLoader(ImageLoader):
             part = self.own_part(stop - start)
             taken = list(islice(images, len(part)))
             seen += len(taken)
-            for record, image in taken:
-                if image is None:
-                    self.skipped.add(record.name)
+            for _, image in taken:
+                if isinstance(image, DecodeError):
+                    self.skipped.add(image)
                     broken += 1
             if seen >= min(ENOUGH, self.count // self.share[1]):
                 self.skipped.check(broken, seen)
-            good = [(record, image) for record, image in taken if image is not None]
+            good = [(record, image) for record, image in taken if isinstance(image, Tensor)]
             if not good:  # leaving the batch out would shift every later step
                 raise DmcError(f"none of {len(taken)} images in a row can be decoded, from {taken[0][0].name} on")
-            positions = [i for i, (_, image) in zip(part, taken, strict=True) if image is not None]
+            positions = [i for i, (_, image) in zip(part, taken, strict=True) if isinstance(image, Tensor)]
             yield replace(self.transform.batch(good), positions_N=torch.tensor(positions), whole=stop - start)
 
     def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
@@ -281,8 +281,8 @@ def _decodable(
     """Give the images that can be decoded. Whether too many cannot is judged at the end: they may all lie together."""
     good, broken = set(), set()
     for record, image in decoded(source.records(), transform, workers):
-        if image is None:
-            skipped.add(record.name)
+        if isinstance(image, DecodeError):
+            skipped.add(image)
             broken.add(record.label)
         else:
             good.add(record.label)

@@ -6,18 +6,18 @@ import glob
 import logging
 from collections.abc import Sequence
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
 
 from dmc.data.annotations import is_annotated
-from dmc.data.readers import IMAGE_SUFFIXES, ArrayImages, FileImages, FolderImages, TarImages, name_of
+from dmc.data.readers import IMAGE_SUFFIXES, ArrayImages, FileImages, FolderImages, TarImages, name_of, read_arrays
 from dmc.data.sources import Source, permuted
 from dmc.data.splits import find_split, require_one_set
 from dmc.data.subsets import JoinedImages, Unlabeled
 from dmc.data.tables import HubImages, ParquetImages
-from dmc.errors import DmcError, first_line
+from dmc.data.untrusted import require_class_names
+from dmc.errors import DmcError
 from dmc.seeds import seed_for
 from dmc.specs import refuse, split_spec
 
@@ -60,6 +60,7 @@ def open_labeled(spec: str | Path | Source) -> Source:
     source = _open(spec, labeled=True)
     if not source.classes:
         raise DmcError(f"{source.name} has no class labels; labeled data is a folder per class, parquet or npz")
+    require_class_names(source.classes, source.name)
     return source
 
 
@@ -180,16 +181,13 @@ def _open_files(spec: str, options: dict[str, str], files: list[Path], labeled: 
 
 def _npz(path: Path) -> ArrayImages:
     """Read the arrays `images` and, if there are any, `labels` (numbers or names) and `classes` (names)."""
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            content = dict(arrays)
-    except (OSError, ValueError, EOFError, BadZipFile) as error:
-        raise DmcError(f"cannot read {path}: {first_line(error)}") from None
-    if "images" not in content:
-        raise DmcError(f"{path} has no array 'images' (it has: {', '.join(content) or 'nothing'})")
-    labels = content.get("labels")
-    classes = [str(name) for name in content.get("classes", [])]
-    if labels is not None and (not classes or labels.dtype.kind in "US"):
+    content = read_arrays(path, ("images", "labels", "classes"))
+    for key, kinds, what in (("labels", "iuU", "whole numbers or texts"), ("classes", "U", "texts")):
+        found = content.get(key)
+        if found is not None and (found.dtype.kind not in kinds or found.ndim != 1):
+            raise DmcError(f"{path}: {key!r} must be a list of {what}, not {found.dtype} of shape {found.shape}")
+    labels, classes = content.get("labels"), [str(name) for name in content.get("classes", ())]
+    if labels is not None and (not classes or labels.dtype.kind == "U"):
         values, labels = np.unique(labels, return_inverse=True)
         classes = [str(value) for value in values]
     return ArrayImages(content["images"], labels, classes, str(path))

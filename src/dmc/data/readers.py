@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import tarfile
+import zipfile
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from dmc.data.sources import UNLABELED, Record, Source, buffer_shuffled, permuted
-from dmc.errors import DmcError, first_line
+from dmc.data.untrusted import MOST_ENCODED, Refused, require_plausible
+from dmc.errors import DmcError, reason_of
+from dmc.files import regular_size
 from dmc.progress import progress
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+EXTENSIONS = frozenset(b"LKxgX")  # types of tar headers that hold long names and the like of the next one
+MOST_EXTENDED = 2**15  # bytes of one
 
 
 class FileImages(Source):
@@ -73,8 +78,31 @@ class ArrayImages(Source):
             yield Record(self.images[i], int(self.label_of[i]), f"{self.name}[{i}]")
 
 
+def read_arrays(path: Path, keys: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+    """Read arrays of an npz file, of which the first must be there; nothing is unpickled."""
+    try:
+        regular_size(path)
+        with zipfile.ZipFile(path) as parts:
+            require_plausible(path, sum(part.file_size for part in parts.infolist()))
+        with np.load(path, allow_pickle=False) as arrays:
+            if keys[0] not in arrays.files:
+                raise DmcError(f"{path} has no array {keys[0]!r} (it has: {', '.join(arrays.files) or 'nothing'})")
+            return {key: np.asarray(arrays[key]) for key in keys if key in arrays.files}
+    except DmcError:
+        raise
+    except Exception as error:  # a damaged file makes zipfile and numpy raise a dozen kinds
+        raise DmcError(f"cannot read {path}: {reason_of(error)}") from None
+
+
 class StrictHeader(tarfile.TarInfo):
     """A tar header that is an error if damaged. tarfile takes it for the end of the archive, and loses what follows."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.size < 0 or (header.type[0] in EXTENSIONS and header.size > MOST_EXTENDED):
+            raise tarfile.InvalidHeaderError("impossible size")  # type: ignore[attr-defined]
+        return header
 
     @classmethod
     def fromtarfile(cls, tar: tarfile.TarFile) -> Self:
@@ -90,14 +118,21 @@ class TarShard:
     def __init__(self, file: Path) -> None:
         self.file, self.seekable = file, True
         try:
+            regular_size(file)
+        except OSError as error:
+            raise self._unreadable(error) from None
+        try:
             tarfile.open(file, "r:", tarinfo=StrictHeader).close()
-        except (tarfile.TarError, OSError):  # compressed, or something that reading it will tell
+        except Exception:  # compressed, or something that reading it will tell
             self.seekable = False
-        self.offsets, self.sizes, names = array("Q"), array("Q"), []
-        for member, _ in self._members(read=False):
+        self.offsets, self.sizes, names = array("Q"), array("Q"), list[str]()
+        self.refused: dict[int, Refused] = {}
+        for member, content in self._members(read=False):
+            if isinstance(content, Refused):
+                self.refused[len(names)] = content
             self.offsets.append(member.offset_data)
-            self.sizes.append(member.size)
-            names.append(member.name)
+            self.sizes.append(0 if isinstance(content, Refused) else member.size)
+            names.append(member.name.replace("\0", "?"))
         self.joined_names = "\0".join(names)  # a string for each would take several times the memory
 
     def __len__(self) -> int:
@@ -106,33 +141,49 @@ class TarShard:
     def names(self) -> Iterator[str]:
         return (f"{self.file}:{name}" for name in (self.joined_names.split("\0") if len(self) else ()))
 
-    def contents(self) -> Iterator[bytes]:
+    def contents(self) -> Iterator[bytes | Refused]:
         """Read the image files, from front to back."""
         if not self.seekable:
             yield from (content for _, content in self._members(read=True))
             return
         try:
             with self.file.open("rb") as tar:
-                for offset, size in zip(self.offsets, self.sizes, strict=True):
+                for i, (offset, size) in enumerate(zip(self.offsets, self.sizes, strict=True)):
                     tar.seek(offset)
-                    yield tar.read(size)
+                    yield self.refused.get(i) or tar.read(size)
         except OSError as error:
             raise self._unreadable(error) from None
 
-    def _members(self, read: bool) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
+    def _members(self, read: bool) -> Iterator[tuple[tarfile.TarInfo, bytes | Refused]]:
         """Find the image files among the members, and give their contents if `read`."""
+        end = 0
         try:
             with tarfile.open(self.file, "r:" if self.seekable else "r|*", tarinfo=StrictHeader) as tar:
                 while member := tar.next():
                     tar.members.clear()  # type: ignore[attr-defined]  # which would grow with the file
-                    if member.isfile() and Path(member.name).suffix.lower() in IMAGE_SUFFIXES:
-                        content = tar.extractfile(member) if read else None
-                        yield member, content.read() if content else b""
-        except (tarfile.TarError, OSError, EOFError) as error:
+                    if tar.offset <= end or member.size < 0:  # which would lead round in circles
+                        raise tarfile.ReadError(f"damaged after byte {end}")
+                    end = tar.offset
+                    if not self.seekable:
+                        require_plausible(self.file, end)
+                    if Path(member.name).suffix.lower() in IMAGE_SUFFIXES and not member.isdir():
+                        refused = _refused(member)
+                        content = tar.extractfile(member) if read and not refused else None
+                        yield member, refused or (content.read() if content else b"")
+        except DmcError:
+            raise
+        except Exception as error:  # a damaged archive makes tarfile and the unpackers raise a dozen kinds
             raise self._unreadable(error) from None
 
     def _unreadable(self, error: Exception) -> DmcError:
-        return DmcError(f"cannot read the tar shard {self.file}: {first_line(error)}")
+        return DmcError(f"cannot read the tar shard {self.file}: {reason_of(error)}")
+
+
+def _refused(member: tarfile.TarInfo) -> Refused | None:
+    """Refuse a member that is named like an image and is none: a link, a device, or far too large."""
+    if not member.isreg() or member.issparse():
+        return Refused("it is not a regular file")
+    return Refused(f"it has more than {MOST_ENCODED:,} bytes") if member.size > MOST_ENCODED else None
 
 
 class TarImages(Source):

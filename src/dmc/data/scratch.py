@@ -10,7 +10,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from pathlib import Path
 from threading import Lock
-from typing import Self
+from typing import Self, TypeVar
 
 import numpy as np
 import torch
@@ -20,6 +20,7 @@ from dmc.data.sources import Record
 
 MOST_BYTES = 16 * 2**30  # of one file
 SHARE_OF_DISK = 0.25  # of what is free in the temporary folder
+T = TypeVar("T")
 FILLED = 2 / 3  # of the places in the table; in a fuller one, a free place is far to seek
 
 
@@ -43,8 +44,8 @@ class Scratch:
     def __exit__(self, *_: object) -> None:
         self.file.close()
 
-    def pixels(self, record: Record, decode: Callable[[Record], Tensor | None]) -> Tensor | None:
-        """Read a record's pixels, or decode and keep them; None if they cannot be decoded."""
+    def pixels(self, record: Record, decode: Callable[[Record], Tensor | T]) -> Tensor | T:
+        """Read a record's pixels, or decode and keep them, unless `decode` gives something else."""
         key = key_of(record)
         if key is None:
             return decode(record)
@@ -54,7 +55,7 @@ class Scratch:
             os.preadv(self.file.fileno(), [pixels_HW3.data], place * self.bytes)
             return torch.from_numpy(pixels_HW3).permute(2, 0, 1)
         image = decode(record)
-        if image is not None and self.left:
+        if isinstance(image, Tensor) and self.left:
             self._keep(key, image.permute(1, 2, 0).contiguous())
         return image
 
@@ -94,5 +95,5 @@ def key_of(record: Record) -> int | None:
     """Hash what an image is decoded from, its bytes or its file's name; None for pixels, which are decoded already."""
     if record.part is not None or not isinstance(record.image, bytes | Path):
         return None
-    content = record.image if isinstance(record.image, bytes) else str(record.image).encode()
+    content = record.image if isinstance(record.image, bytes) else os.fsencode(record.image)
     return int.from_bytes(blake2b(content, digest_size=8).digest(), "big") or 1

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmc.classes import Classes, ClassUnion
+from dmc.data.untrusted import Refused
 from dmc.errors import DmcError
 
 SHUFFLE_BUFFER = 2048  # undecoded records that are held at once to shuffle a stream
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 
 
 class Record(NamedTuple):
-    """One image as it is stored: encoded bytes, a file, pixels (HW or HWC, uint8) or a user's PIL image."""
+    """One image as it is stored: encoded bytes, a file, pixels (HW or HWC, uint8), a user's PIL image, or refused."""
 
-    image: bytes | Path | npt.NDArray[np.uint8] | Image
+    image: bytes | Path | npt.NDArray[np.uint8] | Image | Refused
     label: int
     name: str
     annotation: Any = None  # its annotation, in the form of its kind of model: `Objects` for detectors

@@ -9,7 +9,7 @@ from typing import Any
 
 from dmc.config import RunConfig, Schedule
 from dmc.cost import Cost
-from dmc.data.decode import decoded
+from dmc.data.decode import DecodeError, decoded
 from dmc.data.loader import MEMORY, fits, open_loader
 from dmc.data.sources import Source
 from dmc.device import pick_device
@@ -72,9 +72,8 @@ def fit_labeled(
 
 def training_cost(objective: Objective, model: Model, source: Source, schedule: Schedule) -> Cost:
     """Measure what a training costs, on one batch of its images."""
-    images = (
-        (record, image) for record, image in decoded(source.records(seed=0), model.transform) if image is not None
-    )
+    tried = decoded(source.records(seed=0), model.transform)
+    images = ((record, image) for record, image in tried if not isinstance(image, DecodeError))
     framed = list(islice(images, schedule.batch_size))
     if not framed:
         raise DmcError(f"no image in {source.name} can be decoded")
