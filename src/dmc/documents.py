@@ -1,0 +1,87 @@
+"""The JSON files that dmc reads: each kind has one schema, and what does not fit it is told in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dmc.errors import DmcError
+
+LARGEST = 2**28  # bytes; the largest file that dmc writes has a class name for each of some thousand outputs
+AnyDocument = TypeVar("AnyDocument", bound=BaseModel)
+
+
+class Document(BaseModel):
+    """What dmc reads of a JSON file. It may hold more, which another version or another program has written."""
+
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class AnyObject(Document):
+    """A JSON object with any names in it."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def content(self) -> dict[str, Any]:
+        """All that the file holds."""
+        return self.model_dump(exclude_unset=True)
+
+
+class BegunLooks(AnyObject):
+    size: int = Field(ge=1)
+
+
+class BegunNetwork(AnyObject):
+    arch: str | None = None
+    preprocessing: BegunLooks | None = None
+
+
+class BegunTask(AnyObject):
+    weights: str | None = None
+
+
+class RunRecord(AnyObject):
+    """run.json: the settings of a run. The names here are those that a resumed run chooses its network by."""
+
+    schedule: dict[str, Any] | None = None
+    student: BegunNetwork | None = None
+    model: BegunNetwork | None = None
+    task: BegunTask | None = None
+    weights: str | None = None
+
+
+def read_json(path: Path, schema: type[AnyDocument], blame: str = "") -> AnyDocument:
+    """Read a file through its schema; `blame` begins the error about one that does not fit. None there: an OSError."""
+    blame = blame or f"{path} is damaged: it"
+    found = path.stat()
+    if not path.is_file():
+        raise DmcError(f"{blame} is no regular file")  # reading a pipe could wait forever
+    if found.st_size > LARGEST:
+        raise DmcError(f"{blame} has {found.st_size} bytes, which is more than dmc reads")
+    try:
+        return schema.model_validate_json(path.read_text(encoding="utf-8"))
+    except UnicodeDecodeError:
+        raise DmcError(f"{blame} is not in UTF-8") from None
+    except ValidationError as error:
+        raise DmcError(f"{blame} {_in_words(error)}") from None
+
+
+def _in_words(error: ValidationError) -> str:
+    """Say what the first error is about: `has num_classes 'two', which should be a valid integer`."""
+    wrong = error.errors(include_url=False)[0]
+    place = " ".join(".".join(map(str, wrong["loc"])).split())
+    text = wrong["msg"].removeprefix("Value error, ").replace("Input should", "should")
+    if wrong["type"] == "json_invalid":
+        return text.replace("Invalid JSON", "is no valid JSON")
+    if wrong["type"] == "missing":
+        return f"has no {place!r}"
+    return f"has {place} {short(wrong['input'])}, which {text}" if place else text
+
+
+def short(value: Any) -> str:
+    """Give a value as text of at most 80 characters."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
