@@ -54,19 +54,24 @@ class RunRecord(AnyObject):
 
 
 def read_json(path: Path, schema: type[AnyDocument], blame: str = "") -> AnyDocument:
-    """Read a file through its schema; `blame` begins the error about one that does not fit. None there: an OSError."""
+    """Read a file, which must be there, through its schema; `blame` begins the error about one that does not fit."""
     blame = blame or f"{path} is damaged: it"
-    found = path.stat()
-    if not path.is_file():
-        raise DmcError(f"{blame} is no regular file")  # reading a pipe could wait forever
-    if found.st_size > LARGEST:
-        raise DmcError(f"{blame} has {found.st_size} bytes, which is more than dmc reads")
+    require_regular(path, blame)
     try:
         return schema.model_validate_json(path.read_text(encoding="utf-8"))
     except UnicodeDecodeError:
         raise DmcError(f"{blame} is not in UTF-8") from None
     except ValidationError as error:
         raise DmcError(f"{blame} {_in_words(error)}") from None
+
+
+def require_regular(path: Path, blame: str = "") -> None:
+    """Refuse what is no file of a usual size: reading a pipe or a device could take forever."""
+    blame, size = blame or f"{path} is damaged: it", path.stat().st_size
+    if not path.is_file():
+        raise DmcError(f"{blame} is no regular file")
+    if size > LARGEST:
+        raise DmcError(f"{blame} has {size} bytes, which is more than dmc reads")
 
 
 def _in_words(error: ValidationError) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from filelock import FileLock
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from dmc.choices import NetworkChoice
@@ -59,7 +59,7 @@ class Learned:
         for i, specialist in enumerate(self.specialists):
             specialist.save(folder / f"model-{i}")
         with replacing(folder / "notes.safetensors") as path:
-            save_file({name: note.cpu().contiguous().clone() for name, note in self.notes.items()}, path)
+            path.write_bytes(save({name: note.cpu().contiguous().clone() for name, note in self.notes.items()}))
         write_text(folder / "learned.json", json.dumps({"models": len(self.specialists)}))  # last: it says all is saved
 
     @classmethod
