@@ -65,6 +65,11 @@ def read_json(path: Path, schema: type[AnyDocument], blame: str = "") -> AnyDocu
         raise DmcError(f"{blame} {_in_words(error)}") from None
 
 
+def read_result(path: Path, schema: type[AnyDocument]) -> AnyDocument:
+    """Read a file of a comparison, which is made again if it is removed."""
+    return read_json(path, schema, f"{path} is damaged, so remove it and run again: it")
+
+
 def require_regular(path: Path, blame: str = "") -> None:
     """Refuse what is no file of a usual size: reading a pipe or a device could take forever."""
     blame, size = blame or f"{path} is damaged: it", path.stat().st_size

@@ -12,14 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from filelock import FileLock
+from pydantic import Field
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
 from dmc.choices import NetworkChoice
 from dmc.config import RESUMED, Schedule
 from dmc.data.sources import Source
+from dmc.documents import Document, read_result, require_regular
+from dmc.errors import DmcError, first_line
 from dmc.files import digest, replacing, write_text
+from dmc.locks import locked
 from dmc.models.load import load
 from dmc.models.model import AnyModel, Model
 from dmc.recipes.profile import Profile
@@ -39,6 +43,12 @@ class Lesson:
     seed: int
     folder: Path  # for the runs of this lesson
     shared: Path  # for models that do not depend on the method
+
+
+class SavedCount(Document):
+    """learned.json: how many models there are."""
+
+    models: int = Field(ge=1)
 
 
 @dataclass
@@ -65,8 +75,13 @@ class Learned:
     @classmethod
     def load(cls, folder: Path) -> Learned:
         """Load what was saved in a folder."""
-        count = json.loads((folder / "learned.json").read_text())["models"]
-        return cls([load(folder / f"model-{i}") for i in range(count)], load_file(folder / "notes.safetensors"))
+        count, path = read_result(folder / "learned.json", SavedCount).models, folder / "notes.safetensors"
+        require_regular(path)
+        try:
+            notes = load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise DmcError(f"cannot read {path}: {first_line(error)}") from None
+        return cls([load(folder / f"model-{i}") for i in range(count)], notes)
 
 
 class Method(ABC):
@@ -146,7 +161,7 @@ def joint_model(lesson: Lesson) -> Any:
 def trained_once(lesson: Lesson, name: str, network: NetworkChoice, schedule: Schedule) -> Any:
     """Train a model on the lesson's data alone, or load it if another method has trained it already."""
     lesson.shared.mkdir(parents=True, exist_ok=True)
-    with FileLock(lesson.shared / f".{name}-lock"):  # another process may be training it
+    with locked(lesson.shared / f".{name}-lock"):  # another process may be training it
         return lesson.profile.task.trained(
             lesson.data,
             network,
