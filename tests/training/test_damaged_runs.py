@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Callable
@@ -338,22 +339,15 @@ def test_a_full_disk_at_the_end(tmp_path: Path, name: str) -> None:
 
 def test_a_limit_of_the_system_is_named(tmp_path: Path) -> None:
     """A quota, or as here the largest file that a process may write."""
-    program = """if True:
-        import resource, signal, sys, torch
-        from pathlib import Path
-        from dmc.errors import DmcError
-        from dmc.training.run_folder import Position, Run
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        with Run(sys.argv[1], {}) as run:
-            run.checkpoint({}, {}, Position(3))
-            resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-            try:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Run(tmp_path / "run", {}) as run:
+        run.checkpoint({}, {}, Position(3))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        try:
+            with pytest.raises(DmcError, match=f"^cannot write {run.folder / CHECKPOINT}: File too large$"):
                 run.checkpoint({}, {"large": torch.zeros(100_000)}, Position(4))
-            except DmcError as error:
-                print(error)
-    """
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "run")], capture_output=True, text=True)
-    assert done.stdout == f"cannot write {tmp_path / 'run' / CHECKPOINT}: File too large\n", done.stderr
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
     state = _read_checkpoint(tmp_path / "run" / CHECKPOINT)
     assert state is not None
     assert state["position"]["step"] == 3

@@ -6,6 +6,7 @@ import logging
 import pickle
 import sys
 import warnings
+import zipfile
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from itertools import pairwise, takewhile
@@ -50,6 +51,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             content = load_file(path)
         else:
+            require_stored(path)
             with warnings.catch_warnings(action="ignore"):  # of tensors that are refused later
                 content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
@@ -68,6 +70,14 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     while all(key.startswith("module.") for key in tensors):  # DataParallel
         tensors = {key.removeprefix("module."): value for key, value in tensors.items()}
     return tensors
+
+
+def require_stored(path: Path) -> None:
+    """Refuse an archive with compressed parts, which torch never writes: a small one could fill all memory."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+                raise ValueError("its parts are compressed, which torch.save does not do")
 
 
 def download_state_dict(url: str, what: str) -> dict[str, Tensor]:
@@ -130,7 +140,9 @@ def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, a
 
 def require_outputs(tensors: Mapping[str, Tensor], width: int, path: Path) -> None:
     """Refuse a number of outputs that no tensor has room for, before a network with so many takes all memory."""
-    most = max(size for tensor in tensors.values() for size in (0, *tensor.shape))
+    file = path.stat().st_size  # what claims to be larger repeats its numbers, or has none
+    whole = [tensor for tensor in tensors.values() if tensor.numel() * tensor.element_size() <= file]
+    most = max((size for tensor in whole for size in tensor.shape), default=0)
     if width > most:
         raise DmcError(
             f"{path}: a network with {width} outputs is said to be in it, but no tensor is longer than {most}"

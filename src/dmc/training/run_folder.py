@@ -38,7 +38,7 @@ from dmc.files import OWN_FILES, replacing, require_free, system_reason, write_t
 from dmc.locks import sweep
 from dmc.models.model import AnyModel
 from dmc.models.timm_config import ModelConfig
-from dmc.models.weights import load_weights, read_weights, weights_in
+from dmc.models.weights import load_weights, read_weights, require_stored, weights_in
 from dmc.processes import is_main, together
 
 MAY_DIFFER = ("versions", "from")  # a teacher may have been moved: its fingerprint is what counts
@@ -305,7 +305,9 @@ class Run:
 
     def result(self, model: AnyModel) -> AnyModel:
         """Fill a model of the same architecture and classes with the weights of the finished run."""
-        model.provenance = read_json(self.folder / "config.json", ModelConfig).own.provenance
+        config = self.folder / "config.json"
+        blame = f"{config} is damaged, so choose another folder: it"
+        model.provenance = read_json(config, ModelConfig, blame).own.provenance
         path = weights_in(self.folder, str(self.folder))
         load_weights(model.module, read_weights(path), path, model.require_arch(), model.classes.width)
         model.module.eval()
@@ -330,6 +332,7 @@ def _read_checkpoint(path: Path) -> dict[str, Any] | None:
     try:
         if not path.is_file():
             return None
+        require_stored(path)
         with zipfile.ZipFile(path) as parts:
             damaged = parts.testzip()
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
