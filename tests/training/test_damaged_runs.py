@@ -122,6 +122,17 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     assert steps == [3, 6, 9, 12]
 
 
+def test_a_damaged_checkpoint_does_not_take_the_place_of_the_one_before(tmp_path: Path, images: ImageLoader) -> None:
+    """The next checkpoint moves it there; a kill before its second move would leave nothing else."""
+    trained(tmp_path / "run", images, 7)
+    (tmp_path / "run" / CHECKPOINT).write_bytes(b"PK")
+    with Run(tmp_path / "run", {}, RESUMED) as run:
+        run.restore({}, {})
+        kept = _read_checkpoint(run.folder / CHECKPOINT)
+    assert kept is not None
+    assert kept["position"]["step"] == 6
+
+
 def test_both_checkpoints_damaged(tmp_path: Path, images: ImageLoader) -> None:
     trained(tmp_path / "run", images, 5)
     for name in (CHECKPOINT, PREVIOUS):
