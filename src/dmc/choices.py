@@ -5,7 +5,6 @@ The paper's own choices are the profile `paper`: ResNet-32 at 32x32, 200 and 50 
 
 from __future__ import annotations
 
-import json
 import logging
 from dataclasses import dataclass
 from itertools import islice
@@ -17,6 +16,7 @@ from dmc.config import AUTO, Length, NetworkConfig, Schedule
 from dmc.cost import Cost
 from dmc.data.decode import opened, upright_size
 from dmc.data.sources import Source
+from dmc.documents import RunRecord, read_json
 from dmc.errors import DmcError
 from dmc.models.architectures import CLASSIFIERS
 from dmc.processes import is_main, together
@@ -58,13 +58,14 @@ class ResumedRun:
     @classmethod
     def _read(cls, folder: Path) -> ResumedRun | None:
         try:
-            config = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-            network = config.get("student") or config["model"]
-            size = network["preprocessing"]["size"]
-            weights = (config if "student" in config else config["task"]).get("weights")
-            return cls(NetworkChoice(network["arch"], size, weights, "as it was begun"), Schedule(**config["schedule"]))
-        except (OSError, ValueError, KeyError, TypeError):
+            record = read_json(folder / "run.json", RunRecord)
+            schedule = Schedule(**(record.schedule or {}))
+        except (OSError, DmcError):
             return None  # opening the run will say what is wrong
+        network, begun = record.student or record.model, record if record.student else record.task
+        if not (network and network.arch and network.preprocessing and begun and record.schedule):
+            return None
+        return cls(NetworkChoice(network.arch, network.preprocessing.size, begun.weights, "as it was begun"), schedule)
 
     def unless(self, asked: NetworkConfig) -> NetworkChoice:
         """Give the run's network, changed by what is asked for now; the run will refuse a difference."""

@@ -54,15 +54,22 @@ def replacing(path: Path) -> Iterator[Path]:
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
         temporary.replace(path)
+    except Exception as error:
+        why = system_reason(error)
+        if why:
+            raise DmcError(f"cannot write {path}: {why}") from None
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def umask() -> int:
-    """Give the process's umask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+def system_reason(error: BaseException | None) -> str:
+    """Say what the system did not allow, if that is what an error is about; otherwise give an empty text."""
+    if isinstance(error, RuntimeError):  # torch's "unexpected pos 64 vs 0", in which the system's error ends
+        error = error.__context__
+    if not isinstance(error, OSError):
+        return ""
+    return "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror or str(error)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -70,15 +77,6 @@ def write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
-
-
-def settle(folder: Path, asked: Mapping[str, Any]) -> None:
-    """Write what was asked for into a comparison's folder; refuse a folder that holds another comparison."""
-    path, text = folder / "bench.json", json.dumps(asked, indent=2) + "\n"
-    if not path.exists():
-        write_text(path, text)
-    elif path.read_text(encoding="utf-8") != text:
-        raise DmcError(f"{folder} holds another comparison (see bench.json); choose another folder")
 
 
 def digest(content: Any) -> str:

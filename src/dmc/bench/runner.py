@@ -16,15 +16,17 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import Timeout
+from pydantic import ConfigDict, Field, RootModel
 from torch import Tensor, nn
 
 from dmc.bench.datasets import require
@@ -35,8 +37,10 @@ from dmc.config import RESUMED
 from dmc.data.sources import Source
 from dmc.data.subsets import ListedImages
 from dmc.device import pick_device
+from dmc.documents import AnyObject, read_result, settle
 from dmc.errors import DmcError, first_line
-from dmc.files import digest, settle, write_text
+from dmc.files import digest, write_text
+from dmc.locks import IDLE, locked, sweep
 from dmc.methods import METHODS, OWN_FILES, Learned, Lesson, Method, method_named
 from dmc.methods.importance import ImportanceMethod, Regularised, Tracker
 from dmc.metrics.incremental import Groups, Measured, StreamScores, in_order_of_arrival, scores
@@ -49,6 +53,24 @@ from dmc.training.run_folder import made
 log = logging.getLogger("dmc")
 MADE, GROUPS, FAILED = "made.json", "groups.json", "failed.txt"
 FACTORS = (0.01, 0.1, 1, 10, 100)  # times the usual strength: what `tune` tries
+
+
+class SavedGroups(RootModel[list[Annotated[list[str], Field(min_length=1)]]]):
+    """groups.json: the classes of each group."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class SavedAccuracies(RootModel[dict[Annotated[float, Field(strict=False)], float]]):
+    """accuracies.json: what each strength of a method led to."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class Making(AnyObject):
+    """made.json: how a group was made."""
+
+    minutes: float
 
 
 @dataclass(frozen=True)
@@ -113,6 +135,7 @@ class Bench:
     def run_all(self, methods: Sequence[Method], orders: Iterable[int], engine: Engine) -> None:
         """Run every cell that is not finished; log why a cell fails, and go on with the others."""
         self.settle()
+        sweep(self.folder, *self.folder.glob("order-*"), idle=IDLE)
         engine.run(self.cells(methods, orders))
 
     def cells(self, methods: Sequence[Method], orders: Iterable[int]) -> list[Cell]:
@@ -158,7 +181,8 @@ class Bench:
         folder = self.cell_folder(method.name, order)
         folder.mkdir(parents=True, exist_ok=True)
         try:
-            with FileLock(folder / ".lock", timeout=0):
+            with locked(folder / ".lock", timeout=0):
+                sweep(folder, *folder.glob("**/"))
                 self._learn_all(method, order, folder)
         except Timeout:
             return "another process is working on it"
@@ -208,15 +232,18 @@ class Bench:
         folder = self.folder / "tuning" / f"order-{order}" / method.name
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / "accuracies.json"
-        with FileLock(folder / ".tuning-lock"):
+        with locked(folder / ".tuning-lock"):
+            sweep(folder)
             if not path.exists():
                 tried = {factor * usual: self._trial(method, factor * usual, order, folder) for factor in FACTORS}
                 found = {strength: accuracy for strength, accuracy in tried.items() if accuracy is not None}
                 if not found:
                     raise DmcError(f"no strength of {method.name} could be tried; see failed.txt below {folder}")
                 write_text(path, json.dumps(found, indent=2) + "\n")
-        accuracies: dict[str, float] = json.loads(path.read_text())
-        return float(max(accuracies, key=lambda strength: accuracies[strength]))
+        accuracies = read_result(path, SavedAccuracies).root
+        if not accuracies:
+            raise DmcError(f"{path} is damaged, so remove it and run again: it is empty")
+        return max(accuracies, key=lambda strength: accuracies[strength])
 
     def _trial(self, method: Method, strength: float, order: int, folder: Path) -> float | None:
         """Give the accuracy on validation data at this strength; None if the training failed."""
@@ -255,7 +282,8 @@ class Bench:
         names = stream.groups[0]
         folder = self.first_folder(order, names)
         folder.mkdir(parents=True, exist_ok=True)
-        with FileLock(folder / ".first-lock"):  # another process may be training it
+        with locked(folder / ".first-lock"):  # another process may be training it
+            sweep(*folder.glob("learned/**/"))
             if not (folder / "learned" / "learned.json").exists():
                 self._train_first(stream.train.keep(names), order, folder)
         return Learned.load(folder / "learned")
@@ -281,7 +309,8 @@ class Bench:
 
     def orders(self) -> list[int]:
         """Give the class orders that were begun."""
-        return sorted(int(path.name.removeprefix("order-")) for path in self.folder.glob("order-*"))
+        found = (re.fullmatch(r"order-(\d{1,9})", path.name) for path in self.folder.glob("order-*"))
+        return sorted(int(name[1]) for name in found if name)
 
     def finished(self, method: str, order: int) -> StreamScores | None:
         """Give the scores of a cell; None if it has not finished all groups."""
@@ -304,8 +333,7 @@ class Bench:
     def groups(self, order: int) -> Groups:
         """Give the classes of each group; none before a cell of this order was begun."""
         path = self.folder / f"order-{order}" / GROUPS
-        groups: Groups = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-        return groups
+        return read_result(path, SavedGroups).root if path.exists() else []
 
     def known_methods(self) -> list[str]:
         """Name the methods that have results here, also those of a user's file that is not loaded."""
@@ -315,7 +343,7 @@ class Bench:
     def made(self, method: str) -> list[dict[str, Any]]:
         """Tell how each group of a method was made, in all orders: commit, versions and minutes."""
         files = sorted(self.folder.glob(f"order-*/{method}/group-*/{MADE}"))
-        return [json.loads(file.read_text(encoding="utf-8")) for file in files]
+        return [read_result(file, Making).content for file in files]
 
 
 @dataclass(frozen=True)

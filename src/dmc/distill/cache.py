@@ -18,12 +18,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import torch
-from filelock import FileLock
+from pydantic import ConfigDict
 from torch import Tensor
 
 from dmc.distill.answer_table import AnswerTable, ImageRows, Part, Room
+from dmc.documents import Document, read_json
 from dmc.errors import DmcError
 from dmc.files import digest, write_text
+from dmc.locks import locked, sweep
 
 FORMAT = 1  # changes with the meaning of a file, or of a view
 MARKER, ANSWERS = "dmc-answers.json", "answers.bin"
@@ -44,6 +46,15 @@ class Kept(NamedTuple):
         return sum(part.words for part in self.parts)
 
 
+class Marker(Document):
+    """dmc-answers.json: what determines a table's answers, and those to a few images of noise."""
+
+    model_config = ConfigDict(allow_inf_nan=True)  # a teacher may answer so, which is refused elsewhere
+
+    layout: dict[str, Any]
+    probe: list[float]
+
+
 class AnswerCache:
     """A folder of tables, as a context manager. Tables that were not used for longest make room for new ones."""
 
@@ -60,6 +71,8 @@ class AnswerCache:
             table.close()
         for rows in {id(table.rows): table.rows for table in self.open}.values():
             os.close(rows.file)
+            with suppress(OSError), locked(self.folder / ".lock"):
+                pass  # so that its file goes
 
     def layout(self, kept: Kept) -> dict[str, Any]:
         """Give all that determines the answers."""
@@ -91,8 +104,9 @@ class AnswerCache:
         self.require_room(kept)
         with in_words(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.folder / ".lock"):  # another process may be opening the same ones
+            with locked(self.folder / ".lock"):  # another process may be opening the same ones
                 folders = [self._begun(one) for one in kept]
+                sweep(*folders)
                 room = Room(self._make_room(self.bytes_for(kept), folders))
             rows = ImageRows(self.folder, self.images)
             for one, folder in zip(kept, folders, strict=True):
@@ -104,7 +118,7 @@ class AnswerCache:
         layout = self.layout(kept)
         folder, probe = self.folder / digest(layout), kept.probe.flatten().tolist()
         before = read_marker(folder)
-        if before is not None and (before["layout"] != layout or not alike(before["probe"], probe)):
+        if before is not None and (before.layout != layout or not alike(before.probe, probe)):
             log.warning(f"{folder} holds answers of another program with the same weights: they are asked for anew")
             remove(folder)
         write_text(folder / MARKER, json.dumps({"layout": layout, "probe": probe}) + "\n")  # its age: the last use
@@ -131,13 +145,13 @@ def tables_in(cache: Path) -> list[Path]:
     return [marker.parent for marker in markers if read_marker(marker.parent) is not None]
 
 
-def read_marker(folder: Path) -> dict[str, Any] | None:
+def read_marker(folder: Path) -> Marker | None:
     """Read what a table holds; None if the folder is no table."""
     try:
-        found = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-        return found if digest(found["layout"]) == folder.name and isinstance(found["probe"], list) else None
-    except (OSError, ValueError, KeyError, TypeError):
+        found = read_json(folder / MARKER, Marker)
+    except (OSError, DmcError):
         return None
+    return found if digest(found.layout) == folder.name else None
 
 
 def alike(before: Sequence[float], now: Sequence[float]) -> bool:

@@ -57,12 +57,25 @@ class DetectorTeachers(TeacherGroup[Detector]):
     def each(self, images_N3HW: Tensor) -> list[Answers]:
         """Give every teacher's own answers, and refuse teachers whose anchors differ."""
         with torch.no_grad():
-            answers = [detector.answers(images_N3HW) for detector in self.inference_models]
+            answers = [self.asked(detector, images_N3HW) for detector in self.inference_models]
         self.watch([answer.logits_NAK for answer in answers])
         if images_N3HW.shape[2:] not in self.shapes_checked:  # anchors depend on nothing else
             require_same_anchors([*zip(self.specialists, answers, strict=True)])
             self.shapes_checked.add(images_N3HW.shape[2:])
         return answers
+
+    def asked(self, detector: Detector, images_N3HW: Tensor) -> Answers:
+        """Give a teacher's own answers; refuse any other than logits and a box for each image and anchor."""
+        with self.blaming(detector):
+            found = detector.answers(images_N3HW)
+        anchors = (len(images_N3HW), len(found.anchors_A4))
+        if found.logits_NAK.shape != (*anchors, len(detector.names)) or found.boxes_NAB.shape[:2] != anchors:
+            given = "x".join(map(str, found.logits_NAK.shape))
+            raise DmcError(
+                f"{detector.name} gives {given} logits to {anchors[0]} images with {anchors[1]} anchors each, and has "
+                f"{len(detector.names)} classes"
+            )
+        return found
 
     def kept(self) -> list[Kept]:
         """Keep what is selected of all teachers' answers together."""

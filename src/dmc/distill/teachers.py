@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import geometric_mean
 from typing import Any, Generic, Self
 
@@ -19,7 +20,7 @@ from dmc.distill.balance import balancing_factors, drowned, fair_shares, win_sha
 from dmc.distill.cache import AnswerCache, Kept, noise
 from dmc.distill.folding import folded
 from dmc.distill.targets import build_targets, centred
-from dmc.errors import DmcError
+from dmc.errors import DmcError, first_line
 from dmc.models.model import AnyModel
 from dmc.models.specialist import Specialist
 
@@ -66,6 +67,16 @@ class TeacherGroup(ABC, Generic[AnyModel]):
     def kept(self) -> Sequence[Kept]:
         """Tell what is kept of the answers, for each table."""
         raise DmcError(f"answers of {self.specialists[0].singular}s are not kept; go without a cache")
+
+    @contextmanager
+    def blaming(self, teacher: AnyModel) -> Iterator[None]:
+        """Name the teacher that fails at images, though it answered when it was loaded."""
+        try:
+            yield
+        except Exception as error:  # whatever a foreign module raises
+            if isinstance(error, DmcError) or "memory" in str(error).lower():  # of which smaller batches need less
+                raise
+            raise DmcError(f"{teacher.name} cannot answer: {type(error).__name__}: {first_line(error)}") from None
 
     @abstractmethod
     def each(self, images_N3HW: Tensor) -> Sequence[Any]:
@@ -119,9 +130,19 @@ class Teachers(TeacherGroup[Specialist]):
     def each(self, images_N3HW: Tensor) -> list[Tensor]:
         """Give every teacher's own logits, each through its own preprocessing."""
         with torch.no_grad():
-            answers = [teacher.logits(images_N3HW) for teacher in self.inference_models]
+            answers = [self.asked(teacher, images_N3HW) for teacher in self.inference_models]
         self.watch(answers)
         return answers
+
+    def asked(self, teacher: Specialist, images_N3HW: Tensor) -> Tensor:
+        """Give a teacher's own logits; refuse any other answer than one logit for each image and class."""
+        with self.blaming(teacher):
+            logits_NK = teacher.logits(images_N3HW)
+        wanted = (len(images_N3HW), len(teacher.names))
+        if logits_NK.shape != wanted:
+            given = "x".join(map(str, logits_NK.shape))
+            raise DmcError(f"{teacher.name} gives {given} logits to {wanted[0]} images, and has {wanted[1]} classes")
+        return logits_NK
 
     def kept(self) -> list[Kept]:
         """Keep every teacher's logits apart, so that another consolidation can use them."""
@@ -136,7 +157,7 @@ class Teachers(TeacherGroup[Specialist]):
         answers = []
         with torch.no_grad():
             for teacher, table in zip(self.inference_models, self.tables, strict=True):
-                answers += table(batch, lambda teacher=teacher: [teacher.logits(batch.images_N3HW)])  # type: ignore[misc]
+                answers += table(batch, lambda teacher=teacher: [self.asked(teacher, batch.images_N3HW)])  # type: ignore[misc]
         self.watch(answers)
         return answers
 

@@ -12,14 +12,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from filelock import FileLock
-from safetensors.torch import load_file, save_file
+from pydantic import Field
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from dmc.choices import NetworkChoice
 from dmc.config import RESUMED, Output, Schedule
 from dmc.data.sources import Source
-from dmc.files import digest, replacing, write_text
+from dmc.documents import Document, read_result
+from dmc.errors import DmcError, reason_of
+from dmc.files import digest, regular_size, replacing, write_text
+from dmc.locks import locked
 from dmc.models.load import load
 from dmc.models.model import AnyModel, Model
 from dmc.recipes.profile import Profile
@@ -41,6 +45,12 @@ class Lesson:
     shared: Path  # for models that do not depend on the method
 
 
+class SavedCount(Document):
+    """learned.json: how many models there are."""
+
+    models: int = Field(ge=1)
+
+
 @dataclass
 class Learned:
     """What a method carries from lesson to lesson: its model (or models, side by side), and tensors as notes."""
@@ -59,14 +69,19 @@ class Learned:
         for i, specialist in enumerate(self.specialists):
             specialist.save(folder / f"model-{i}")
         with replacing(folder / "notes.safetensors") as path:
-            save_file({name: note.cpu().contiguous().clone() for name, note in self.notes.items()}, path)
+            path.write_bytes(save({name: note.cpu().contiguous().clone() for name, note in self.notes.items()}))
         write_text(folder / "learned.json", json.dumps({"models": len(self.specialists)}))  # last: it says all is saved
 
     @classmethod
     def load(cls, folder: Path) -> Learned:
         """Load what was saved in a folder."""
-        count = json.loads((folder / "learned.json").read_text())["models"]
-        return cls([load(folder / f"model-{i}") for i in range(count)], load_file(folder / "notes.safetensors"))
+        count, path = read_result(folder / "learned.json", SavedCount).models, folder / "notes.safetensors"
+        try:
+            regular_size(path)
+            notes = load_file(path)
+        except (SafetensorError, OSError) as error:
+            raise DmcError(f"cannot read {path}: {reason_of(error)}") from None
+        return cls([load(folder / f"model-{i}") for i in range(count)], notes)
 
 
 class Method(ABC):
@@ -157,7 +172,7 @@ def trained_once(
 ) -> Any:
     """Train a model on the lesson's data alone, or load it if another method has trained it already."""
     lesson.shared.mkdir(parents=True, exist_ok=True)
-    with FileLock(lesson.shared / f".{name}-lock"):  # another process may be training it
+    with locked(lesson.shared / f".{name}-lock"):  # another process may be training it
         return lesson.profile.task.trained(
             lesson.data,
             network,

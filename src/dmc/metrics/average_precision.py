@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmc.data.annotations import Objects
+from dmc.documents import Document, read_result
 from dmc.files import without_nan, write_text
 from dmc.metrics.incremental import Measured
 
@@ -46,6 +47,13 @@ def mean_precision(values: Sequence[float]) -> float:
     return sum(real) / len(real) if real else float("nan")
 
 
+class SavedPrecisions(Document):
+    """precisions.json: null is the precision of a class without objects."""
+
+    per_class: dict[str, float | None]
+    overall: dict[str, float | None]
+
+
 @dataclass(frozen=True)
 class Precisions(Measured):
     """VOC2007's 11-point average precision of each class, and in `overall` the means by area and by COCO at IoU 0.5."""
@@ -72,7 +80,8 @@ class Precisions(Measured):
 
     @classmethod
     def load(cls, folder: Path, names: Sequence[str]) -> Self:
-        parts = json.loads((folder / cls.file).read_text(encoding="utf-8")).values()
+        saved = read_result(folder / cls.file, SavedPrecisions)
+        parts = (saved.per_class, saved.overall)
         return cls(*({key: math.nan if value is None else value for key, value in part.items()} for part in parts))
 
 

@@ -11,7 +11,8 @@ from typing import ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from dmc.files import replacing
+from dmc.errors import DmcError, reason_of
+from dmc.files import regular_size, replacing
 
 Matrix = npt.NDArray[np.int64]
 Groups = Sequence[Sequence[str]]  # the class names of each group
@@ -72,7 +73,15 @@ class Confusion(Measured):
 
     @classmethod
     def load(cls, folder: Path, names: Sequence[str]) -> Self:
-        return cls(names, np.load(folder / cls.file))
+        path = folder / cls.file
+        try:
+            regular_size(path)
+            matrix: Matrix = np.array(np.load(path, mmap_mode="r"))  # mapped: a header that promises more is refused
+        except Exception as error:  # a damaged file makes the reader raise anything
+            raise DmcError(f"{path} is damaged, so remove it and run again: {reason_of(error)}") from None
+        if matrix.shape != (len(names),) * 2 or matrix.dtype.kind not in "iu" or matrix.min(initial=0) < 0:
+            raise DmcError(f"{path} is damaged, so remove it and run again: it is no table of {len(names)} classes")
+        return cls(names, matrix)
 
 
 @dataclass(frozen=True)

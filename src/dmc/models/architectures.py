@@ -12,7 +12,7 @@ CLASSIFIERS = Architectures(
     "architecture",
     Listed(r".+\.py:\w+", "dmc.models.user_network:UserNetworks"),
     Listed("torchvision:.*", "dmc.models.torchvision_models:TorchvisionModels", scheme="torchvision"),
-    Listed(r"cifar_resnet\d+", "dmc.models.cifar_resnet:CifarResNets"),
+    Listed(r"cifar_resnet\d{1,9}", "dmc.models.cifar_resnet:CifarResNets"),
     Listed("(?s).*", "dmc.models.timm_models:TimmModels", scheme="timm"),
 )
 

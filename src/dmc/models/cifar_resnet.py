@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dmc.errors import DmcError
 from dmc.models.architecture_source import ClassifierSource
 
+DEEPEST = 1202  # of the paper
 USUAL_HEADS = re.compile(r"^(?:linear|classifier)\.")
 USUAL_BLOCKS = re.compile(r"^(?:layer|stage)_?([123])\.(\d+)\.")
 
@@ -45,6 +46,8 @@ class CifarResNet(nn.Module):
         super().__init__()
         if depth < 8 or depth % 6 != 2:
             raise DmcError(f"cifar_resnet{depth}: a CIFAR ResNet has depth 6n+2 (8, 14, 20, 26, 32, ...)")
+        if depth > DEEPEST:
+            raise DmcError(f"cifar_resnet{depth} is deeper than any that was trained: use at most {DEEPEST}")
         blocks_per_stage = (depth - 2) // 6
         self.depth, self.num_classes, self.num_features = depth, num_classes, 64
         self.conv1 = nn.Conv2d(in_chans, 16, 3, padding=1, bias=False)

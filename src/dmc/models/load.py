@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +10,18 @@ from typing import Any, cast
 from dmc.classes import Classes, read_names
 from dmc.config import Output
 from dmc.data.preprocess import Preprocessing
+from dmc.documents import read_json
 from dmc.errors import DmcError
 from dmc.imagenet import imagenet_names
 from dmc.models.architecture_source import Trained
 from dmc.models.hub import downloading
 from dmc.models.model import MODELS, Model
 from dmc.models.specialist import Specialist
-from dmc.models.timm_config import labels_in, preprocessing_in
-from dmc.models.weights import WEIGHT_FILES, load_weights, read_weights, weights_in
+from dmc.models.timm_config import ModelConfig, preprocessing_in
+from dmc.models.weights import WEIGHT_FILES, load_weights, read_weights, require_outputs, weights_in
 from dmc.specs import split_spec
 
 SETTINGS = ("arch", "classes", "output", "size", "mean", "std", "interpolation", "crop_pct")
-WRITTEN = ("num_classes", "label_names", "pretrained_cfg", "architecture")  # keys of each config.json that dmc writes
 HUB = "hf-hub:"
 
 
@@ -76,6 +75,8 @@ class Given:
         if self.arch and not code_named and not kind.architectures.means(self.arch, trained.arch):
             raise DmcError(f"{name} is a {trained.arch}; an architecture is given for state dicts only")
         labels, columns = tuple(trained.labels), tuple(trained.columns or range(len(trained.labels)))
+        if len(columns) != len(labels):
+            raise DmcError(f"{name} has {len(columns)} outputs in use but {len(labels)} class names")
         classes = Classes(labels, columns, trained.width if trained.columns else len(labels))
         output = self.output or cast(Output, trained.output or kind.outputs[0])
         preprocessing = self.shown(trained.preprocessing, name)
@@ -132,36 +133,35 @@ def _from_state_dict(path: Path, given: Given) -> tuple[type[Model], Trained]:
 
 def _from_folder(folder: Path, name: str, given: Given) -> tuple[type[Model], Trained]:
     config = _read_config(folder, name)
-    own = config.get("dmc", {})
-    tag = own.get("task", Specialist.pipeline_tag)  # a folder that dmc did not write is timm's
+    own, width = config.own, config.num_classes
+    tag = own.task or Specialist.pipeline_tag  # a folder that dmc did not write is timm's
     if tag not in MODELS:
         raise DmcError(f"{name} is a model for {tag}; dmc knows {', '.join(MODELS)}")
     kind = MODELS[tag]
-    preprocessing = preprocessing_in(config.get("pretrained_cfg", {}))
-    width = config.get("num_classes", 1000)
-    labels = kind.labels(labels_in(config), given.names, width, name)
-    weights = weights_in(folder, name)
-    source = kind.architectures.find(config["architecture"])
-    arch = kind.architectures.known(source.reopen(config["architecture"], given.arch, folder, name))
-    module = kind.architectures.create(arch, width, preprocessing.channels)
-    load_weights(module, read_weights(weights), weights, arch, width)
-    provenance, columns, output = own.get("provenance", {}), own.get("columns"), own.get("output")
-    return kind, Trained(module, arch, preprocessing, labels, width, provenance, columns, output)
-
-
-def _read_config(folder: Path, name: str) -> dict[str, Any]:
     try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        preprocessing = preprocessing_in(config.pretrained_cfg)
+    except DmcError as error:
+        raise DmcError(f"{name} is not a model folder: config.json has a pretrained_cfg of which {error}") from None
+    labels = kind.labels(config.label_names, given.names, width, name)
+    weights = weights_in(folder, name)
+    source = kind.architectures.find(config.architecture)
+    arch = kind.architectures.known(source.reopen(config.architecture, given.arch, folder, name))
+    tensors = read_weights(weights)
+    require_outputs(tensors, width, weights)
+    module = kind.architectures.create(arch, width, preprocessing.channels)
+    load_weights(module, tensors, weights, arch, width)
+    return kind, Trained(module, arch, preprocessing, labels, width, own.provenance, own.columns, own.output)
+
+
+def _read_config(folder: Path, name: str) -> ModelConfig:
+    try:
+        return read_json(folder / "config.json", ModelConfig, f"{name} is not a model folder: config.json")
     except FileNotFoundError:
         begun = any((folder / place / "run.json").exists() for place in (".", "specialist"))  # `learn` trains one there
         unfinished = "holds a run that is not finished: resume it first" if begun else ""
         raise DmcError(f"{name} {unfinished or 'is not a model folder: it has no config.json'}") from None
-    except (OSError, ValueError) as error:
-        raise DmcError(f"{name} is not a model folder: config.json: {type(error).__name__} {error}") from None
-    lacking = [key for key in WRITTEN if key not in config and ("dmc" in config or key == "architecture")]
-    if lacking:
-        raise DmcError(f"{name} is not a model folder: config.json has no {lacking[0]!r}")
-    return config
+    except OSError as error:
+        raise DmcError(f"{name} is not a model folder: config.json: {error.strerror}") from None
 
 
 def _download(repo: str) -> Path:

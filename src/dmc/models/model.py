@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_args
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from dmc.classes import Classes, counted
 from dmc.config import Output
 from dmc.data.decode import Transform
 from dmc.data.preprocess import Preprocessing
-from dmc.errors import DmcError, first_line
-from dmc.files import replacing, umask, write_text
+from dmc.errors import DmcError
+from dmc.files import replacing, write_text
+from dmc.locks import IDLE, sweep
 from dmc.models.architecture_source import Architectures
 from dmc.seeds import seed_for
 
@@ -213,14 +213,12 @@ class Model(ABC):
             )
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        sweep(folder, idle=IDLE)
         arch = self.architectures.find(self.arch).keep(self.arch, folder)
         tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.module.state_dict().items()}
         with replacing(folder / "model.safetensors") as path:
-            try:
-                save_file(tensors, path, metadata={"format": "pt"})
-            except SafetensorError as error:  # a full disk
-                raise DmcError(f"cannot write {folder / 'model.safetensors'}: {first_line(error)}") from None
-            path.chmod(0o666 & ~umask())  # safetensors writes for the owner alone
+            # Not by `save_file`, which a kill makes leave a file behind whose name does not tell whose it was.
+            path.write_bytes(save(tensors, metadata={"format": "pt"}))
         write_text(folder / "README.md", self._card(arch))
         config = json.dumps(self._config(arch), indent=2) + "\n"
         write_text(folder / "config.json", config)  # last: it completes the folder

@@ -49,7 +49,7 @@ class PyramidSettings:
     def __post_init__(self) -> None:
         problems = (
             (self.norm not in ("frozen", "batch"), f"norm is frozen or batch, not {self.norm!r}"),
-            (self.width < 1, "width must be at least 1"),
+            (not 1 <= self.width <= 4096, "width is 1 to 4096"),
             (not 1 <= self.depth <= 4, "depth is 1 to 4"),
             (not 1 / 8 <= self.scale <= 64, "scale is 0.125 to 64"),
         )

@@ -12,9 +12,9 @@ from dmc.errors import DmcError, nearest
 from dmc.models.architecture_source import ClassifierSource, Trained
 from dmc.models.cifar_resnet import register_with_timm
 from dmc.models.hub import downloading
-from dmc.models.timm_config import labels_in, preprocessing_in
+from dmc.models.timm_config import PretrainedCfg, labels_in, preprocessing_in
 
-PAPERS = re.compile(r"resnet(\d+)")  # how papers write the CIFAR ResNets, too
+PAPERS = re.compile(r"resnet(\d{1,4})")  # how papers write the CIFAR ResNets, too
 
 
 class TimmModels(ClassifierSource):
@@ -45,11 +45,12 @@ class TimmModels(ClassifierSource):
 
     def preprocessing(self, arch: str) -> Preprocessing:
         cfg = timm.get_pretrained_cfg(arch)
-        return preprocessing_in(cfg.to_dict() if cfg else {})
+        return preprocessing_in(PretrainedCfg.model_validate(cfg.to_dict() if cfg else {}, strict=False))
 
     def released(self, arch: str) -> Trained:
         name = self.canonical(arch)
         with downloading(arch):
             module = timm.create_model(name, pretrained=True)
         cfg = module.pretrained_cfg
-        return Trained(module, name, preprocessing_in(cfg), labels_in(cfg), module.num_classes, {"weights": arch})
+        preprocessing = preprocessing_in(PretrainedCfg.model_validate(cfg, strict=False))
+        return Trained(module, name, preprocessing, labels_in(cfg), module.num_classes, {"weights": arch})

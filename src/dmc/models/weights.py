@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import pickle
 import sys
+import warnings
+import zipfile
 from collections.abc import Iterable, Mapping
 from contextlib import redirect_stdout
 from itertools import pairwise, takewhile
@@ -49,7 +51,9 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         if path.suffix == ".safetensors":
             content = load_file(path)
         else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            require_stored(path)
+            with warnings.catch_warnings(action="ignore"):  # of tensors that are refused later
+                content = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError:
         raise DmcError(
             f"{path} is refused: it is no plain state dict, and loading it could unpickle arbitrary objects; "
@@ -66,6 +70,14 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     while all(key.startswith("module.") for key in tensors):  # DataParallel
         tensors = {key.removeprefix("module."): value for key, value in tensors.items()}
     return tensors
+
+
+def require_stored(path: Path) -> None:
+    """Refuse an archive with compressed parts, which torch never writes: a small one could fill all memory."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+                raise ValueError("its parts are compressed, which torch.save does not do")
 
 
 def download_state_dict(url: str, what: str) -> dict[str, Tensor]:
@@ -98,7 +110,9 @@ def load_backbone_weights(
         raise DmcError(f"{path} does not fit {arch}: {foreign[0]!r} is missing or has another shape")
     if notice:
         logger.warning(notice)
-    module.load_state_dict({key: tensors[key] for key in own if key not in other}, strict=False)
+    kept = {key: tensors[key] for key in own if key not in other}
+    _require_plain(own, kept, path)
+    module.load_state_dict(kept, strict=False)
 
 
 def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, arch: str, class_count: int) -> None:
@@ -116,9 +130,36 @@ def load_weights(module: nn.Module, tensors: Mapping[str, Tensor], path: Path, a
         if path.suffix == ".safetensors" and not own.keys() & theirs.keys():
             difference += "; a .safetensors file does not keep their order, a file of torch.save does"
         raise DmcError(f"{path} does not fit {arch}: {difference}; {ANOTHER}")
+    every = module.state_dict()  # with counters, as far as the file has them
+    fitting = {key: value for key, value in tensors.items() if key in every and value.shape == every[key].shape}
+    _require_plain(every, fitting, path)
     if notice:
         logger.warning(notice)
-    module.load_state_dict(tensors, strict=False)
+    module.load_state_dict(fitting, strict=False)
+
+
+def require_outputs(tensors: Mapping[str, Tensor], width: int, path: Path) -> None:
+    """Refuse a number of outputs that no tensor has room for, before a network with so many takes all memory."""
+    file = path.stat().st_size  # what claims to be larger repeats its numbers, or has none
+    whole = [tensor for tensor in tensors.values() if tensor.numel() * tensor.element_size() <= file]
+    most = max((size for tensor in whole for size in tensor.shape), default=0)
+    if width > most:
+        raise DmcError(
+            f"{path}: a network with {width} outputs is said to be in it, but no tensor is longer than {most}"
+        )
+
+
+def _require_plain(own: Mapping[str, Tensor], theirs: Mapping[str, Tensor], path: Path) -> None:
+    """Refuse tensors that are not the numbers themselves: quantised, sparse, complex, or without any content."""
+    for key, tensor in theirs.items():
+        plain = tensor.layout == torch.strided and not (tensor.is_meta or tensor.is_quantized or tensor.is_complex())
+        exact = tensor.is_floating_point() and tensor.element_size() > 1  # 8 bits mean nothing without their scale
+        if not plain or (own[key].is_floating_point() and not exact):
+            kind = "meta" if tensor.is_meta else str(tensor.layout if tensor.layout != torch.strided else tensor.dtype)
+            raise DmcError(
+                f"{path}: its {key!r} is a {kind.removeprefix('torch.')} tensor; save the network again with dense "
+                f"{str(own[key].dtype).removeprefix('torch.')} ones"
+            )
 
 
 def _counted_out(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

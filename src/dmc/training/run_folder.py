@@ -1,20 +1,24 @@
 """The folder of one run: its configuration, its metrics, its checkpoint, and a lock while it is being written.
 
-run.json        the value of every setting; a resumed run must have the same
-metrics.jsonl   a line for each epoch
-checkpoint.pt   weights, optimizer and position: all that a resumed run needs
+run.json                 the value of every setting; a resumed run must have the same
+metrics.jsonl            a line for each epoch
+checkpoint.pt            weights, optimizer and position: all that a resumed run needs
+checkpoint-previous.pt   the checkpoint before, until the run is finished: for when a disk damages the last one
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import os
 import platform
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import metadata
@@ -24,17 +28,24 @@ from typing import Any, Protocol
 
 import torch
 from filelock import FileLock, Timeout
-from torch import Tensor
+from pydantic import Field, ValidationError
+from torch import Tensor, nn
 
 from dmc.config import RunConfig, Schedule
+from dmc.documents import Document, RunRecord, read_json, short
 from dmc.errors import DmcError, first_line
-from dmc.files import OWN_FILES, replacing, require_free, write_text
+from dmc.files import OWN_FILES, read_bytes, replacing, require_free, system_reason, write_text
+from dmc.locks import sweep
 from dmc.models.model import AnyModel
-from dmc.models.weights import load_weights, read_weights, weights_in
+from dmc.models.timm_config import ModelConfig
+from dmc.models.weights import load_weights, read_weights, require_stored, weights_in
 from dmc.processes import is_main, together
 
 MAY_DIFFER = ("versions", "from")  # a teacher may have been moved: its fingerprint is what counts
 PLACES = ("name", "weights")  # paths of images or of a file: on another machine they are in another folder
+CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint-previous.pt"
+# What the optimizers keep of each weight that was trained.
+KEPT = {torch.optim.SGD: {"momentum_buffer"}, torch.optim.Adam: {"step", "exp_avg", "exp_avg_sq"}}
 log = logging.getLogger("dmc")
 
 
@@ -44,6 +55,22 @@ class Stateful(Protocol):
     def state_dict(self) -> Any: ...
 
     def load_state_dict(self, state_dict: Any, /) -> Any: ...
+
+
+class SavedPosition(Document):
+    """A position as a checkpoint holds it."""
+
+    step: int = Field(ge=0)
+    images: int = Field(ge=0)
+    seconds: float = Field(ge=0)
+    loss_sums: dict[str, float]
+    epoch_images: int = Field(ge=0)
+
+
+class MetricsLine(Document):
+    """What is read of a line of metrics.jsonl."""
+
+    step: int
 
 
 @dataclass
@@ -125,8 +152,9 @@ class Run:
             raise DmcError(f"cannot write to {self.folder}: {error.strerror}") from None
         try:
             require_free(self.folder, self.how.resume)
+            sweep(self.folder)
             self._settle_config()
-        except DmcError:
+        except (DmcError, OSError):
             self._leave()
             raise
 
@@ -137,13 +165,15 @@ class Run:
             if isinstance(error, DmcError | OSError):  # the first process, which speaks for all, may not have it
                 log.error(f"process {together().rank}: {error}")
             return
-        learned = (self.folder / "checkpoint.pt").exists()
+        learned = any((self.folder / name).exists() for name in (CHECKPOINT, PREVIOUS))
         if kind is not None and self.fresh and not learned:
             for name in OWN_FILES:  # leave nothing half-written
                 (self.folder / name).unlink(missing_ok=True)
         if isinstance(error, KeyboardInterrupt):
             place = f"in {self.folder}" if learned and not self.temporary else "nowhere"
             error.add_note(f"what was learned is kept {place}")
+        if (self.folder / "config.json").exists():  # the run is finished
+            (self.folder / PREVIOUS).unlink(missing_ok=True)
         self._leave()
 
     def _leave(self) -> None:
@@ -160,12 +190,12 @@ class Run:
         """Write run.json; if the folder has one, refuse to go on with other settings."""
         path = self.folder / "run.json"
         if path.exists():
-            try:
-                started = json.loads(path.read_text(encoding="utf-8"))
-                if "schedule" in started:  # an earlier version's may lack settings that are new
+            started = read_json(path, RunRecord, f"{path} is damaged, so choose another folder: it").content
+            if started.get("schedule") is not None:  # an earlier version's may lack settings that are new
+                try:
                     started["schedule"] = Schedule(**started["schedule"]).model_dump(mode="json")
-            except (ValueError, TypeError, DmcError):
-                raise DmcError(f"{path} is damaged, so the run cannot be resumed; choose another folder") from None
+                except DmcError as error:
+                    raise DmcError(f"{path} is damaged: it has a schedule in which {error}") from None
             difference = _first_difference(started, self.config)
             if difference:
                 raise DmcError(f"{self.folder} was started with other settings: {difference}; resume with the same")
@@ -187,33 +217,59 @@ class Run:
         if state is None:
             return Position()
         for name, part in parts.items():
-            part.load_state_dict(state[name])
-        for name, note in notes.items():
-            note.copy_(state["notes"][name])
+            with self._blaming_checkpoint(name):
+                _fill(part, state.get(name))
+        self._fill_notes(notes, state)
         position = Position(**state["position"])
         return position if is_main() else replace(position, loss_sums={}, epoch_images=0)
 
     def _last_state(self) -> dict[str, Any] | None:
-        """Read the checkpoint, and cut off what was logged after it; give None if there is none."""
-        path, metrics = self.folder / "checkpoint.pt", self.folder / "metrics.jsonl"
-        if not path.exists():
+        """Read the last checkpoint that is whole, and cut off what was logged after it; give None if there is none."""
+        newest, older, metrics = (self.folder / name for name in (CHECKPOINT, PREVIOUS, "metrics.jsonl"))
+        if not newest.exists() and not older.exists():
             metrics.unlink(missing_ok=True)
             return None
-        state = _read_checkpoint(path)
+        state = _read_checkpoint(newest)
+        if state is None and (state := _read_checkpoint(older)) is not None:
+            if newest.exists():  # it is not there if a kill came between the two moves of `checkpoint`
+                step = state["position"]["step"]
+                log.warning(f"{newest} is damaged: the run goes on from the checkpoint before it, at step {step}")
+            older.replace(newest)  # before the next checkpoint puts a damaged one in its place
+        if state is None:
+            raise DmcError(f"{newest} is damaged, so the run cannot be resumed; choose another folder")
         if metrics.exists():  # lines written after the checkpoint will be written again
-            kept = [line for line in metrics.read_text().splitlines() if _step_of(line) <= state["position"]["step"]]
+            kept = _lines_until(metrics, state["position"]["step"])
             write_text(metrics, "".join(f"{line}\n" for line in kept))
         return state
 
     def recall(self, notes: dict[str, Tensor]) -> None:
         """Fill these tensors with what the checkpoint keeps of them."""
         if notes:
-            state = _read_checkpoint(self.folder / "checkpoint.pt")
+            state = _read_checkpoint(self.folder / CHECKPOINT)
+            if state is None:
+                raise DmcError(f"{self.folder / CHECKPOINT} is damaged or missing; remove {self.folder} and run again")
+            self._fill_notes(notes, state)
+
+    def _fill_notes(self, notes: dict[str, Tensor], state: Mapping[str, Any]) -> None:
+        with self._blaming_checkpoint("notes"):
+            _require_same_form(notes, state["notes"])
             for name, note in notes.items():
                 note.copy_(state["notes"][name])
 
+    @contextmanager
+    def _blaming_checkpoint(self, part: str) -> Iterator[None]:
+        """Say in one line that a part of the checkpoint is not of this run."""
+        try:
+            yield
+        except Exception as error:  # whatever torch makes of another network's
+            place = self.folder / CHECKPOINT
+            raise DmcError(f"{place} is not of this run: {part}: {first_line(error)}; choose another folder") from None
+
     def checkpoint(self, parts: Mapping[str, Stateful], notes: dict[str, Tensor], position: Position) -> None:
-        """Replace the checkpoint by the present state."""
+        """Write the present state as the checkpoint, and keep the one before.
+
+        A kill leaves at least one of them whole, wherever it comes.
+        """
         self.last_checkpoint = time.monotonic()
         if not is_main():
             return
@@ -222,11 +278,14 @@ class Run:
             "notes": notes,
             "position": asdict(position) | {"loss_sums": {k: float(total) for k, total in position.loss_sums.items()}},
         }
-        with replacing(self.folder / "checkpoint.pt") as path:
-            try:
-                torch.save(state, path)
-            except RuntimeError as error:  # what torch makes of a full disk
-                raise DmcError(f"cannot write {self.folder / 'checkpoint.pt'}: {first_line(error)}") from None
+        newest = self.folder / CHECKPOINT
+        with replacing(newest) as path:
+            with path.open("wb") as file:  # given a path, torch would not tell that the disk is full
+                torch.save(state, file)
+                file.flush()
+                os.fsync(file.fileno())
+            if newest.exists():
+                newest.replace(self.folder / PREVIOUS)
 
     @property
     def checkpoint_due(self) -> bool:
@@ -237,16 +296,18 @@ class Run:
         """Add a line to metrics.jsonl."""
         if not is_main():
             return
-        with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values) + "\n")
+        path = self.folder / "metrics.jsonl"
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as error:
+            raise DmcError(f"cannot write {path}: {system_reason(error)}") from None
 
     def result(self, model: AnyModel) -> AnyModel:
         """Fill a model of the same architecture and classes with the weights of the finished run."""
-        try:
-            config = json.loads((self.folder / "config.json").read_text(encoding="utf-8"))
-            model.provenance = config["dmc"]["provenance"]
-        except (ValueError, KeyError):
-            raise DmcError(f"{self.folder / 'config.json'} is damaged; choose another folder") from None
+        config = self.folder / "config.json"
+        blame = f"{config} is damaged, so choose another folder: it"
+        model.provenance = read_json(config, ModelConfig, blame).own.provenance
         path = weights_in(self.folder, str(self.folder))
         load_weights(model.module, read_weights(path), path, model.require_arch(), model.classes.width)
         model.module.eval()
@@ -263,13 +324,57 @@ class Run:
         return model
 
 
-def _read_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint without unpickling anything but tensors and plain values."""
+def _read_checkpoint(path: Path) -> dict[str, Any] | None:
+    """Read a checkpoint without unpickling anything but tensors and plain values; None: it is damaged, or not there.
+
+    The file is a zip archive with a checksum of every part. torch writes them, but does not look at them.
+    """
     try:
+        if not path.is_file():
+            return None
+        require_stored(path)
+        with zipfile.ZipFile(path) as parts:
+            damaged = parts.testzip()
         state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # torch's own message advises loading it unsafely
-        raise DmcError(f"{path} is damaged, so the run cannot be resumed; choose another folder") from None
-    return state
+        SavedPosition.model_validate(state["position"])
+        return state if damaged is None and isinstance(state["notes"], dict) else None
+    except MemoryError:
+        raise
+    except Exception:  # a damaged file makes its readers raise anything
+        return None
+
+
+def _fill(part: Stateful, saved: Any) -> None:
+    """Load a part's state, which may be that of another run; then the error says how it differs."""
+    if saved is None:
+        raise ValueError("it is missing")
+    if isinstance(part, nn.Module):
+        _require_same_form(part.state_dict(), saved)
+    if not isinstance(part, torch.optim.Optimizer):
+        part.load_state_dict(saved)
+        return
+    settings = [{key: group[key] for key in group if key != "params"} for group in part.param_groups]
+    part.load_state_dict(saved)
+    for group, own in zip(part.param_groups, settings, strict=True):
+        group.update(own)  # the run's own, which are the same
+    for weight, found in part.state.items():
+        alien = [key for key, value in found.items() if isinstance(value, Tensor) and value.ndim]
+        alien = [key for key in alien if found[key].shape != weight.shape]
+        alien += KEPT.get(type(part), set()) - found.keys()
+        if alien:
+            raise ValueError(f"its {alien[0]!r} is missing or has another shape")
+
+
+def _require_same_form(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    """Refuse tensors that are not there, or have another shape or type."""
+    for name, value in own.items():
+        found = saved.get(name)
+        if isinstance(value, Tensor) and not (
+            isinstance(found, Tensor)
+            and (found.shape, found.dtype, found.layout, found.is_meta)
+            == (value.shape, value.dtype, value.layout, value.is_meta)
+        ):
+            raise ValueError(f"{name!r} is missing or has another shape or type")
 
 
 @cache
@@ -290,12 +395,22 @@ def made(started: float) -> dict[str, Any]:
     return {"minutes": round((time.monotonic() - started) / 60, 2), "threads": torch.get_num_threads(), **versions()}
 
 
-def _step_of(line: str) -> float:
-    """Read the step from a line of metrics.jsonl."""
+def _lines_until(path: Path, last: int) -> list[str]:
+    """Give the lines of metrics.jsonl up to a step."""
+    lines = read_bytes(path).decode(errors="replace").splitlines()
+    steps = [_step_of(line) for line in lines]
+    damaged = steps[:-1].count(None)  # the last may be half a line, cut off by a kill
+    if damaged:
+        log.warning(f"{damaged} lines of {path} are damaged and left out")
+    return [line for line, step in zip(lines, steps, strict=True) if step is not None and step <= last]
+
+
+def _step_of(line: str) -> int | None:
+    """Read the step from a line of metrics.jsonl; None if it is damaged."""
     try:
-        return float(json.loads(line)["step"])
-    except (ValueError, KeyError):
-        return float("inf")  # half a line, cut off by a kill
+        return MetricsLine.model_validate_json(line).step
+    except ValidationError:
+        return None
 
 
 def _first_difference(old: Any, new: Any, path: str = "") -> str:
@@ -313,15 +428,9 @@ def _first_difference(old: Any, new: Any, path: str = "") -> str:
             if key not in MAY_DIFFER and (found := _first_difference(was, now, f"{path}.{key}")):
                 return found
         return ""
-    return "" if old == new else f"{path.lstrip('.')} was {_short(old)} and is now {_short(new)}"
+    return "" if old == new else f"{path.lstrip('.')} was {short(old)} and is now {short(new)}"
 
 
 def _last_parts(places: str) -> list[str]:
     """Give the last part of a path, or of each path if several are joined by a plus."""
     return [Path(place).name for place in places.split(" + ")]
-
-
-def _short(value: Any) -> str:
-    """Give a value as text of at most 80 characters."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,49 @@
+"""Locks between processes, and what killed processes leave behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock
+
+HALF_WRITTEN = re.compile(r"\..+\.(\d{1,9})\.part")  # see `dmc.files.replacing`
+IDLE = 3600.0  # seconds after which no process on any machine is still writing a file
+
+
+@contextmanager
+def locked(path: Path, timeout: float = -1) -> Iterator[None]:
+    """Hold a lock while a block runs; its file goes with it, which whoever waits for it notices."""
+    with FileLock(path, timeout=timeout):
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)  # before it is released: then it may be another's
+
+
+def sweep(*folders: Path, idle: float = 0.0) -> None:
+    """Remove what killed processes left half-written in folders.
+
+    Only who holds a folder's lock may do so at once: elsewhere, processes of another machine may be writing, and what
+    is not as old as `idle` seconds stays.
+    """
+    for path in (path for folder in folders for path in folder.glob(".*.part")):
+        named = HALF_WRITTEN.fullmatch(path.name)
+        with suppress(OSError):  # another process may be removing it, too
+            if named and not _alive(int(named[1])) and time.time() - path.lstat().st_mtime >= idle:
+                path.unlink()
+
+
+def _alive(process: int) -> bool:
+    """Tell whether another process of this number runs here; containers often give each process the same one."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # of another user
+        return True
+    return process != os.getpid()
