@@ -3,6 +3,14 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+NO_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "std::bad_alloc",
+    "could not create a memory",
+)
+
 
 class DmcError(Exception):
     """An error that the user can fix: one line that names the culprit and says what to do."""
@@ -18,6 +26,12 @@ def require_known(what: str, name: str, known: Iterable[str]) -> None:
 def first_line(error: Exception) -> str:
     """Give the first line of a foreign exception's message, or its type if it has none."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an exception is Python's, torch's or a driver's word for too little memory."""
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(w in said for w in NO_MEMORY))
 
 
 def nearest(name: str, known: Iterable[str], begin: str = "; ", end: str = "") -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dmc.choices import NetworkChoice, ResumedRun, schedule_for, timed
 from dmc.config import ConsolidateConfig, Length, NetworkConfig, RunConfig
-from dmc.consolidation import Consolidation, Images, open_auxiliary
+from dmc.consolidation import Consolidation, Images, open_auxiliary, require_room
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.models.model import Model
@@ -33,7 +33,8 @@ class LabeledTraining:
 
     def run(self, model: Model, out: str | Path | None, how: RunConfig) -> Model:
         """Train the model for the given length, or for one that suits the number of images."""
-        images, begun = len(self.source), ResumedRun.in_folder(out, how.resume)
+        require_room(self.source, model.transform, self.config.memory_bytes)
+        images, begun = len(self.source), ResumedRun.in_folder(out, how.resuming)
         usual = self.task.supervised_schedules(images, pretrained=self.network.weights is not None)
         schedule = schedule_for(self.length, *usual, begun)
         objective = self.task.supervised(model, self.source.classes)
@@ -86,7 +87,7 @@ class Merge:
         images = open_auxiliary(aux, config)
         if paper:
             config = task.as_in_paper(config, config.arch or models[0].require_arch())
-        begun = ResumedRun.in_folder(out, how.resume)
+        begun = ResumedRun.in_folder(out, how.resuming)
         network = begun.unless(config) if begun else student_for(task, models, images, config)
         return cls(task, images, config, network, length, begun)
 
