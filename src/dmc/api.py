@@ -110,13 +110,13 @@ def train(
     how, rest = RunConfig.taken_from(settings)
     length, rest = Length.taken_from(rest)
     if out is not None and is_main():
-        require_own(Path(out), how.resuming)
+        require_own(Path(out), how.resume)
     task = task_for(data, rest.get("arch"))
     config = task.train_config.of(rest)
     if length.profile == "paper":
         config = task.as_in_paper(config, task.paper_arch)
     source, held_out = task.open_labeled(data, val, keep)
-    begun = ResumedRun.in_folder(out, how.resuming)
+    begun = ResumedRun.in_folder(out, how.resume)
     network = begun.unless(config) if begun else task.network_for(source, config)
     model = task.untrained(source, network, preprocessing, config.output, config.seed)
     training = LabeledTraining(task, source, held_out, network, length, config, str(network))
@@ -153,7 +153,7 @@ def consolidate(
     how, rest = RunConfig.taken_from(settings)
     loaded = _all(teachers)
     if out is not None and is_main():
-        require_own(Path(out), how.resuming)
+        require_own(Path(out), how.resume)
     merge = Merge.chosen(loaded, aux, out, how, rest)
     merged: Model = merge.timed(merge.with_teachers(loaded)).run(out, how)
     return merged
@@ -228,7 +228,7 @@ def learn(
     source, held_out = task.open_labeled(data, val, keep)
     require_news(old, source)
     if out is not None and is_main():
-        require_own(Path(out), how.resuming)
+        require_own(Path(out), how.resume)
     merge = Merge.chosen([old], aux, out, how, rest, share=0.5)
     new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
     first = merge.timed(merge.with_teachers([old, new]))  # refuses a bad merge before the specialist trains for days

@@ -24,7 +24,6 @@ Scale = Literal["none", "pool-std", "balanced", "auto"]
 Output = Literal["softmax", "sigmoid"]
 ProfileName = Literal["auto", "paper"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
-Resume = bool | Literal["auto"]
 KD_TEMPERATURE = 2.0  # where none is given
 AUTO = "auto"  # initial weights: ImageNet's where they help and can be had
 # Limits beyond which a number is a slip, and would overflow somewhere or fill the memory.
@@ -32,13 +31,15 @@ MANY, LARGE, GIB = 10**9, 1e9, 1e6
 SHOWN = 60  # characters of a wrong value that its error shows
 
 
-def option(default: Any, text: str, *, usual: str = "", flag: str = "", **limits: Any) -> Any:
+def option(default: Any, text: str, *, usual: str = "", flag: str = "", word: str = "", **limits: Any) -> Any:
     """Declare a setting that is an option of the command line.
 
     `usual` describes the default in words, for the help; without it the help shows the default's value. `flag` is the
-    option's name, if that differs from the field's.
+    option's name, if that differs from the field's. `word` is one that a yes-or-no setting takes besides.
     """
-    return Field(default=default, description=text, json_schema_extra={"usual": usual, "flag": flag}, **limits)
+    return Field(
+        default=default, description=text, json_schema_extra={"usual": usual, "flag": flag, "word": word}, **limits
+    )
 
 
 def keyword(default: Any, text: str, **limits: Any) -> Any:
@@ -216,15 +217,18 @@ class Length(Config):
 class RunConfig(Config):
     """The run folder: whether to resume the run in it, and how often to write a checkpoint."""
 
-    resume: Resume = option(
-        False, "Continue the run in this folder after a stop of any kind, or begin it; DMC_RESUME=auto asks for it once"
+    resume: bool = option(
+        False,
+        "Continue the run in this folder after a stop of any kind, or begin it; DMC_RESUME=auto asks for it once",
+        word="auto",
     )
     checkpoint_every: float = option(30.0, "Seconds between checkpoints: the most that a kill can lose", ge=0)
 
-    @property
-    def resuming(self) -> bool:
-        """Whether the run in the folder, if there is one, is continued; `auto` is a word for it in job scripts."""
-        return bool(self.resume)
+    @field_validator("resume", mode="before")
+    @classmethod
+    def _auto_is_yes(cls, given: Any) -> Any:
+        """Take the word that job scripts have for a run that is continued if there is one."""
+        return given == "auto" or given
 
 
 RESUMED = RunConfig(resume=True)  # for whoever goes on with what is there: a demo, a cell of the benchmark

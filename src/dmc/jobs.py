@@ -34,7 +34,7 @@ class LabeledTraining:
     def run(self, model: Model, out: str | Path | None, how: RunConfig) -> Model:
         """Train the model for the given length, or for one that suits the number of images."""
         require_room(self.source, model.transform, self.config.memory_bytes)
-        images, begun = len(self.source), ResumedRun.in_folder(out, how.resuming)
+        images, begun = len(self.source), ResumedRun.in_folder(out, how.resume)
         usual = self.task.supervised_schedules(images, pretrained=self.network.weights is not None)
         schedule = schedule_for(self.length, *usual, begun)
         objective = self.task.supervised(model, self.source.classes)
@@ -87,7 +87,7 @@ class Merge:
         images = open_auxiliary(aux, config)
         if paper:
             config = task.as_in_paper(config, config.arch or models[0].require_arch())
-        begun = ResumedRun.in_folder(out, how.resuming)
+        begun = ResumedRun.in_folder(out, how.resume)
         network = begun.unless(config) if begun else student_for(task, models, images, config)
         return cls(task, images, config, network, length, begun)
 

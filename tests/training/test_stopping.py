@@ -193,3 +193,48 @@ def test_processes_of_a_launcher_hear_only_the_first_signal(monkeypatch: pytest.
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.asked == signal.SIGINT
     os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.usefixtures("handlers")
+@pytest.mark.parametrize("asked", ["option", "variable"])
+def test_the_same_command_comes_back(
+    asked: str, tmp_path: Path, labeled_folder: Path, dmc: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`auto` begins a run, continues it, leaves a finished one alone, and refuses other settings."""
+    small = ("--arch", "cifar_resnet8", "--size", 16, "--epochs", 1, "--batch-size", 8, "--val", "none")
+    plain = (labeled_folder, "-o", tmp_path / "out", *small)
+    if asked == "variable":
+        monkeypatch.setenv("DMC_RESUME", "auto")
+    command = ("train", *(("--resume", "auto") if asked == "option" else ()), *plain)
+    with monkeypatch.context() as patch:
+        signalled(patch, "dmc.training.run_folder.Run.finish", signal.SIGTERM)
+        assert dmc(*command).code == 143
+    trained = (tmp_path / "out" / "checkpoint.pt").stat().st_mtime_ns
+    said = dmc(*command)
+    assert said.code == 0
+    assert "2 classes" in said.out
+    assert (tmp_path / "out" / "checkpoint.pt").stat().st_mtime_ns == trained  # no step was left to do
+    said = dmc(*command)
+    assert said.code == 0
+    assert f"{tmp_path / 'out'} is finished: nothing is trained again" in said.err
+    said = dmc(*command, "--seed", 1)
+    assert said.code == 2
+    assert f"{tmp_path / 'out'} was started with other settings" in said.err.splitlines()[-1]
+    assert dmc("train", "--resume", *plain).code == 0  # a flag, before what is no word for it
+    assert "already holds run.json" in dmc("train", "--resume=no", *plain).err
+
+
+def test_auto_is_a_word_of_the_library_too(tmp_path: Path, aux_folder: Path) -> None:
+    teachers = [tiny("ab", 1), tiny("cd", 2)]
+    first, second = (
+        dmc.consolidate(teachers, aux_folder, tmp_path / "out", schedule=SCHEDULE, resume="auto") for _ in range(2)
+    )
+    assert first.fingerprint == second.fingerprint
+
+
+def test_a_stop_while_the_command_line_loads_has_no_traceback(tmp_path: Path) -> None:
+    """A signal that comes with the first import of a package ends the process as if it had no handler."""
+    (tmp_path / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from dmc.__main__ import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, "")

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from dmc.classes import read_names
-from dmc.config import Config, Resume, RunConfig, options_of
+from dmc.config import Config, RunConfig, options_of
 from dmc.errors import DmcError
 from dmc.files import require_own
 from dmc.processes import is_main
@@ -70,14 +70,15 @@ def _option(name: str, field: FieldInfo) -> Any:
     flag = f"--{extra['flag'] or name.replace('_', '-')}"
     if field.annotation in (bool, bool | None) and field.default is not False:  # what is off by default needs no --no-
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
-    kinds: dict[Any, Any] = {int | float | str | None: str, Resume: Literal["no", "yes", "auto"]}
-    kind: Any = kinds.get(field.annotation, field.annotation)
+    kind: Any = str if field.annotation == int | float | str | None else field.annotation
+    if extra["word"]:  # `Resuming` lets it be a flag all the same
+        kind = Literal["no", "yes", extra["word"]]
     return Annotated[
         kind | None,
         typer.Option(
             flag,
-            metavar="[auto]" if field.annotation == Resume else None,
-            envvar=f"DMC_{name.upper()}" if field.annotation == Resume else None,
+            metavar=f"[{extra['word']}]" if extra["word"] else None,
+            envvar=f"DMC_{name.upper()}" if extra["word"] else None,
             min=limits.get("ge"),
             max=limits.get("le"),
             help=f"{field.description}{f' [default: {usual}]' if usual else ''}",
@@ -125,7 +126,7 @@ def free_folder(out: Path, settings: Mapping[str, Any]) -> Path:
     if out == Path():
         raise DmcError("--out is empty or the current folder; name a folder for the result")
     if is_main():  # which may have begun to write to it before another process looks
-        require_own(out, RunConfig.taken_from(settings)[0].resuming)
+        require_own(out, RunConfig.taken_from(settings)[0].resume)
     return out
 
 

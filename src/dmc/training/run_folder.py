@@ -124,7 +124,7 @@ class Run:
         except OSError as error:
             raise DmcError(f"cannot write to {self.folder}: {error.strerror}") from None
         try:
-            require_free(self.folder, self.how.resuming)
+            require_free(self.folder, self.how.resume)
             self._settle_config()
         except DmcError:
             self._leave()
