@@ -230,6 +230,9 @@ def test_a_result_is_not_written_among_other_files(
     with pytest.raises(DmcError, match="holds other files"):
         library.train(labeled_folder, tmp_path / "labeled")
     assert sorted(tmp_path.rglob("*")) == before
+    teachers = [tiny("ab", 1), tiny("cd", 2)]
+    with pytest.raises(DmcError, match="out is for the result; name another folder for the cache"):
+        library.consolidate(teachers, labeled_folder, "out", epochs=1, cache=str(tmp_path / "out"))
     (tmp_path / "empty").mkdir()
     (tmp_path / "empty" / ".nfs01").touch()  # as file systems leave them
     assert dmc("train", labeled_folder, "-o", "empty", *QUICK).code == 0

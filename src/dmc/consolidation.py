@@ -179,6 +179,12 @@ class Consolidation(ABC, Generic[AnyModel]):
     def run(self, out: str | Path | None = None, how: RunConfig = RunConfig()) -> AnyModel:  # noqa: B008 (frozen)
         """Train the student, or read it if the run in the folder `out` has finished; None writes nothing to disk."""
         require_room(self.aux, self.transform, self.config.memory_bytes)
+        if (
+            out is not None
+            and self.config.cache is not None
+            and Path(out).resolve() == Path(self.config.cache).resolve()
+        ):
+            raise DmcError(f"{out} is for the result; name another folder for the cache")
         with Run(out, self.run_json, how) as run:
             if run.finished:
                 return run.result(self.student)
