@@ -67,8 +67,14 @@ def _row(name: str, field: Any) -> str:
     extra = field.json_schema_extra or {"usual": "", "flag": ""}
     flag = f" (`--{extra['flag']}`)" if extra["flag"] else "" if field.json_schema_extra else " (Python)"
     default = extra["usual"] or ("" if field.default is None else f"`{field.default}`")
-    kinds = [kind for kind in _parts(field.annotation) if kind != "None"]
+    kinds = [kind for kind in _parts(_annotation(field)) if kind != "None"]
     return f"| `{name}`{flag} | {', '.join(kinds)} | {default} | {field.description} |"
+
+
+def _annotation(field: Any) -> Any:
+    """Give the type of what a user may give for a setting."""
+    word = (field.json_schema_extra or {}).get("word")
+    return field.annotation | Literal[word] if word else field.annotation
 
 
 def _parts(annotation: Any) -> list[str]:
@@ -83,7 +89,7 @@ def keywords() -> str:
     """Give the keyword arguments of the API as Python source."""
     classes = []
     for name, (whose, base, owners) in ARGUMENTS.items():
-        lines = [f"    {field}: {_type(info.annotation)}" for field, info in settings_of(*owners)]
+        lines = [f"    {field}: {_type(_annotation(info))}" for field, info in settings_of(*owners)]
         head = f"class {name}({base}, total=False):"
         classes.append("\n".join([head, f'    """What {whose} takes."""', "", *lines]))
     return (

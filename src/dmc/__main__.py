@@ -1,5 +1,16 @@
 """Run the command line: `python -m dmc` is the same as `dmc`."""
 
-from dmc.cli import main
+import signal
 
-main()
+
+def main() -> None:
+    """Load the command line, which takes a moment, and run it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # until it is loaded, Ctrl-C ends without a traceback
+    from dmc.cli import main as run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

@@ -25,7 +25,7 @@ from dmc.errors import DmcError
 from dmc.evaluation.classification import Evaluation
 from dmc.evaluation.detection import DetectedObject, DetectionEvaluation
 from dmc.evaluation.matching import ClassChoice
-from dmc.files import require_free
+from dmc.files import require_own
 from dmc.jobs import LabeledTraining, Merge
 from dmc.keywords import CheckKeywords, ConsolidateKeywords, LearnKeywords, PredictKeywords, TrainKeywords
 from dmc.models import load as loading
@@ -110,7 +110,7 @@ def train(
     how, rest = RunConfig.taken_from(settings)
     length, rest = Length.taken_from(rest)
     if out is not None and is_main():
-        require_free(Path(out), how.resume)
+        require_own(Path(out), how.resume)
     task = task_for(data, rest.get("arch"))
     config = task.train_config.of(rest)
     if length.profile == "paper":
@@ -153,7 +153,7 @@ def consolidate(
     how, rest = RunConfig.taken_from(settings)
     loaded = _all(teachers)
     if out is not None and is_main():
-        require_free(Path(out), how.resume)
+        require_own(Path(out), how.resume)
     merge = Merge.chosen(loaded, aux, out, how, rest)
     merged: Model = merge.timed(merge.with_teachers(loaded)).run(out, how)
     return merged
@@ -228,7 +228,7 @@ def learn(
     source, held_out = task.open_labeled(data, val, keep)
     require_news(old, source)
     if out is not None and is_main():
-        require_free(Path(out), how.resume)
+        require_own(Path(out), how.resume)
     merge = Merge.chosen([old], aux, out, how, rest, share=0.5)
     new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
     first = merge.timed(merge.with_teachers([old, new]))  # refuses a bad merge before the specialist trains for days

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from dmc.errors import DmcError, nearest
+from dmc.text import one_line
 
 WORDNET_ID = re.compile(r"n\d{8}")
 
@@ -157,7 +158,7 @@ def counted(names: Sequence[str]) -> str:
 def listed(names: Sequence[str], most: int = 12) -> str:
     """Join names for a message: at most `most` of them, and how many more there are."""
     rest = len(names) - most
-    return "; ".join(names[:most]) + (f"; ... and {rest} more" if rest > 0 else "")
+    return "; ".join(map(one_line, names[:most])) + (f"; ... and {rest} more" if rest > 0 else "")
 
 
 def read_names(path: Path) -> tuple[str, ...]:

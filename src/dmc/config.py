@@ -26,15 +26,20 @@ ProfileName = Literal["auto", "paper"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 KD_TEMPERATURE = 2.0  # where none is given
 AUTO = "auto"  # initial weights: ImageNet's where they help and can be had
+# Limits beyond which a number is a slip, and would overflow somewhere or fill the memory.
+MANY, LARGE, GIB = 10**9, 1e9, 1e6
+SHOWN = 60  # characters of a wrong value that its error shows
 
 
-def option(default: Any, text: str, *, usual: str = "", flag: str = "", **limits: Any) -> Any:
+def option(default: Any, text: str, *, usual: str = "", flag: str = "", word: str = "", **limits: Any) -> Any:
     """Declare a setting that is an option of the command line.
 
     `usual` describes the default in words, for the help; without it the help shows the default's value. `flag` is the
-    option's name, if that differs from the field's.
+    option's name, if that differs from the field's. `word` is one that a yes-or-no setting takes besides.
     """
-    return Field(default=default, description=text, json_schema_extra={"usual": usual, "flag": flag}, **limits)
+    return Field(
+        default=default, description=text, json_schema_extra={"usual": usual, "flag": flag, "word": word}, **limits
+    )
 
 
 def keyword(default: Any, text: str, **limits: Any) -> Any:
@@ -103,7 +108,9 @@ def _in_words(error: ValidationError, owner: type[Config]) -> str:
     if wrong["type"] == "literal_error":
         words = str(wrong["ctx"]["expected"]).replace(" or ", ", ").replace("'", "").split(", ")
         hint = nearest(str(wrong["input"]), words)
-    return f"{name} {wrong['input']!r} {text.replace('Input should', 'should')}{hint}"
+    given = repr(wrong["input"])
+    given = given if len(given) <= SHOWN else f"{given[:SHOWN]}..."
+    return f"{name} {given} {text.replace('Input should', 'should')}{hint}"
 
 
 def options_of(*owners: type[Config]) -> Iterator[tuple[str, FieldInfo]]:
@@ -123,7 +130,7 @@ class Schedule(Config):
     The learning rate is a function of the step alone, so resuming needs no state.
     """
 
-    epochs: int = option(50, "Passes over the images", usual="by the number of images; paper 50 or 200", ge=1)
+    epochs: int = option(50, "Passes over the images", usual="by the number of images; paper 50 or 200", ge=1, lt=MANY)
     lr: float = option(0.1, "Peak learning rate", usual="0.1, less if pretrained; detectors 0.001", gt=0, lt=1e6)
     shape: Literal["steps", "one-cycle"] = option(
         "steps",
@@ -133,12 +140,14 @@ class Schedule(Config):
     )
     drops: tuple[float, ...] = keyword((0.7, 0.9), "Fractions of all epochs after which steps divides the rate")
     algorithm: Literal["sgd", "adam"] = keyword("sgd", "The optimizer")
-    batch_size: int = option(128, "Images in a step", usual="32; 128 for many images or paper; detectors 12", ge=1)
+    batch_size: int = option(
+        128, "Images in a step", usual="32; 128 for many images or paper; detectors 12", ge=1, lt=MANY
+    )
     momentum: float = keyword(0.9, "Momentum of SGD", ge=0, lt=1)
-    weight_decay: float = option(1e-4, "Weight decay", usual="0.0001; detectors 0", ge=0)
+    weight_decay: float = option(1e-4, "Weight decay", usual="0.0001; detectors 0", ge=0, lt=LARGE)
     clip: float | None = keyword(None, "Largest norm of the gradient over all weights; None: not clipped", gt=0)
     # None is the paper's 4 at 32x32.
-    pad: int | None = keyword(None, "Pixels to pad before cropping; None: an eighth of the image", ge=0)
+    pad: int | None = keyword(None, "Pixels to pad before cropping; None: an eighth of the image", ge=0, lt=8192)
     flip: bool = option(True, "Flip half of the images left to right", usual="flip")
     precision: Precision = option(
         "fp32",
@@ -181,7 +190,7 @@ class Length(Config):
         "auto", "auto: settings that suit images and models; paper: the paper's settings and literal method"
     )
     minutes: float | None = option(
-        None, "Time budget instead of epochs, by the speed at the start; learn: half for each training", gt=0
+        None, "Time budget instead of epochs, by the speed at the start; learn: half for each training", gt=0, lt=1e7
     )
     schedule: Schedule | None = keyword(None, "A whole schedule, to be used as it is")
     changes: dict[str, Any] = {}  # fields to change in the schedule, whichever is chosen
@@ -208,8 +217,18 @@ class Length(Config):
 class RunConfig(Config):
     """The run folder: whether to resume the run in it, and how often to write a checkpoint."""
 
-    resume: bool = option(False, "Continue the run in this folder after a stop of any kind")
+    resume: bool = option(
+        False,
+        "Continue the run in this folder after a stop of any kind, or begin it; DMC_RESUME=auto asks for it once",
+        word="auto",
+    )
     checkpoint_every: float = option(30.0, "Seconds between checkpoints: the most that a kill can lose", ge=0)
+
+    @field_validator("resume", mode="before")
+    @classmethod
+    def _auto_is_yes(cls, given: Any) -> Any:
+        """Take the word that job scripts have for a run that is continued if there is one."""
+        return given == "auto" or given
 
 
 RESUMED = RunConfig(resume=True)  # for whoever goes on with what is there: a demo, a cell of the benchmark
@@ -224,13 +243,17 @@ class NetworkConfig(Config):
         "detector such as retinanet_resnet50_fpn",
         usual="one that suits the images; for a student, the largest teacher's",
     )
-    size: int | None = option(None, "Input size in pixels", usual="one that suits the images, or that teacher's", ge=1)
+    size: int | None = option(
+        None, "Input size in pixels", usual="one that suits the images, or that teacher's", ge=1, lt=8192
+    )
     weights: str | None = option(
         AUTO, "Initial weights: imagenet, random, a file, or auto (ImageNet's where they help)"
     )  # None: random
-    seed: int = option(0, "Random seed")
-    memory: float = option(4.0, "GiB of decoded images to hold in memory; a larger set is streamed", ge=0)
-    workers: int | None = option(None, "Threads that decode streamed images", usual="as many as torch uses", ge=1)
+    seed: int = option(0, "Random seed", gt=-(2**63), lt=2**63)
+    memory: float = option(4.0, "GiB of decoded images to hold in memory; a larger set is streamed", ge=0, lt=GIB)
+    workers: int | None = option(
+        None, "Threads that decode streamed images", usual="as many as torch uses", ge=1, lt=1024
+    )
 
     @field_validator("weights")
     @classmethod
@@ -269,7 +292,7 @@ class ClassifierDistillationConfig(DistillationConfig):
     whose: ClassVar[str] = "classifiers"
 
     temperature: float | None = option(
-        None, "Classifiers: temperature of the kd loss", usual=f"{KD_TEMPERATURE:g}", gt=0
+        None, "Classifiers: temperature of the kd loss", usual=f"{KD_TEMPERATURE:g}", gt=0, lt=LARGE
     )
     scale: Scale | None = option(
         None,
@@ -286,9 +309,9 @@ class ClassifierDistillationConfig(DistillationConfig):
 class DetectorDistillationConfig(DistillationConfig):
     whose: ClassVar[str] = "detectors"
 
-    anchors: int = option(64, "Detectors: anchors to distil in each image", ge=1)
+    anchors: int = option(64, "Detectors: anchors to distil in each image", ge=1, lt=MANY)
     # lambda, for boxes coded as torchvision does: RetinaNet's with weights (1, 1, 1, 1)
-    box_weight: float = option(1.0, "Detectors: weight of the box loss (lambda in Eq. 8)", ge=0)
+    box_weight: float = option(1.0, "Detectors: weight of the box loss (lambda in Eq. 8)", ge=0, lt=LARGE)
 
 
 class ConsolidateConfig(NetworkConfig, DistillationConfig):
@@ -299,12 +322,14 @@ class ConsolidateConfig(NetworkConfig, DistillationConfig):
     aux_limit: int | float | str | None = option(
         None, "Use a random sample of the auxiliary images: a number of them, or a share (0.25, 25%)"
     )
-    held_out: int = keyword(1024, "Auxiliary images that are not trained on, a tenth of all at most", ge=0)
+    held_out: int = keyword(1024, "Auxiliary images that are not trained on, a tenth of all at most", ge=0, lt=MANY)
     cache: str | None = option(
         None, "Folder that keeps the teachers' answers, so that they are asked once; runs may share it", usual="none"
     )
-    views: int = option(2, "With a cache: crops and flips of each image, one of which a pass sees", ge=1)
-    cache_limit: float = option(10.0, "GiB that the cache may take; answers not used for longest go first", gt=0)
+    views: int = option(2, "With a cache: crops and flips of each image, one of which a pass sees", ge=1, lt=MANY)
+    cache_limit: float = option(
+        10.0, "GiB that the cache may take; answers not used for longest go first", gt=0, lt=GIB
+    )
 
     @field_validator("cache")
     @classmethod
@@ -321,12 +346,12 @@ class ConsolidateConfig(NetworkConfig, DistillationConfig):
     @classmethod
     def _number_or_share(cls, limit: int | float | str | None) -> int | float | None:
         """Give a number of images as an int, and a share of them as a float."""
-        text = str(limit)
+        text = str(limit)[:SHOWN]  # more digits than that are a slip, and Python refuses to read thousands of them
         try:
             share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
         except ValueError:
             share = 0
-        if limit is None or (text.isdigit() and int(text) > 0):
+        if limit is None or (text.isdecimal() and int(text) > 0):
             return None if limit is None else int(text)
         if not 0 < share <= 1:
             raise ValueError("is neither a number of images nor a share of them, such as 0.25 or 25%")
@@ -342,14 +367,14 @@ class ClassifierConsolidateConfig(ConsolidateConfig, ClassifierDistillationConfi
 class DetectorConsolidateConfig(ConsolidateConfig, DetectorDistillationConfig):
     whose: ClassVar[str] = "detectors"
 
-    held_out: int = keyword(96, "Auxiliary images that are not trained on, a tenth of all at most", ge=0)
+    held_out: int = keyword(96, "Auxiliary images that are not trained on, a tenth of all at most", ge=0, lt=MANY)
 
 
 class LearnConfig(Config):
     """Settings that `learn` has besides those of a consolidation: the training of the new classes' specialist."""
 
     specialist_epochs: int | None = option(
-        None, "Passes over the labeled images", usual="by the number of images; paper 200", ge=1
+        None, "Passes over the labeled images", usual="by the number of images; paper 200", ge=1, lt=MANY
     )
     specialist_schedule: Schedule | None = keyword(None, "A whole schedule for the specialist, to be used as it is")
 
@@ -368,7 +393,7 @@ class PredictConfig(Config):
 class ClassifierPredictConfig(PredictConfig):
     whose: ClassVar[str] = "classifiers"
 
-    top: int = option(5, "Classifiers: how many classes to show", ge=1)
+    top: int = option(5, "Classifiers: how many classes to show", ge=1, lt=MANY)
 
 
 class DetectorPredictConfig(PredictConfig):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ from dmc.errors import DmcError
 from dmc.models.model import AnyModel
 from dmc.precision import autocast, settled
 from dmc.seeds import seed_for
-from dmc.training.loop import fit, step_cost
+from dmc.training.loop import fit, require_trainable, step_cost
 from dmc.training.objective import Objective
 from dmc.training.run_folder import Run, versions
 
@@ -177,11 +178,19 @@ class Consolidation(ABC, Generic[AnyModel]):
 
     def run(self, out: str | Path | None = None, how: RunConfig = RunConfig()) -> AnyModel:  # noqa: B008 (frozen)
         """Train the student, or read it if the run in the folder `out` has finished; None writes nothing to disk."""
+        require_room(self.aux, self.transform, self.config.memory_bytes)
+        if (
+            out is not None
+            and self.config.cache is not None
+            and Path(out).resolve() == Path(self.config.cache).resolve()
+        ):
+            raise DmcError(f"{out} is for the result; name another folder for the cache")
         with Run(out, self.run_json, how) as run:
             if run.finished:
                 return run.result(self.student)
             loader, unseen = self.open_loaders()
             self.teachers.to(pick_device()).fold()
+            require_trainable(self.student.module, self.objective(), loader, self.schedule)
             self.prepare(loader)
             with self.remembering():
                 at = fit(
@@ -358,3 +367,19 @@ def open_auxiliary(aux: Images, config: ConsolidateConfig) -> Source:
     """Open the auxiliary images, or the sample of them that is asked for."""
     images, limit = open_images(aux), config.aux_limit
     return sample_of(images, limit, config.seed) if isinstance(limit, int | float) else images
+
+
+def require_room(source: Source, transform: Transform, memory: int) -> None:
+    """Refuse to hold more images than the machine has memory for, before they are read."""
+    needed, there = len(source) * transform.bytes_per_image, machine_memory()
+    if fits(source, transform, memory) and needed > there:
+        asked = f"{source.name} takes {needed / 2**30:,.1f} GiB of memory, and this machine has {there / 2**30:,.1f}"
+        raise DmcError(f"{asked}; with a smaller value of memory it is streamed")
+
+
+def machine_memory() -> float:
+    """Give the bytes of the machine's memory; infinity where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return float("inf")

@@ -3,6 +3,14 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+NO_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "std::bad_alloc",
+    "could not create a memory",
+)
+
 
 class DmcError(Exception):
     """An error that the user can fix: one line that names the culprit and says what to do."""
@@ -23,6 +31,12 @@ def first_line(error: Exception) -> str:
 def reason_of(error: Exception) -> str:
     """Give what the system says of an `OSError`, without its number and path; of another error the first line."""
     return getattr(error, "strerror", None) or first_line(error)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Tell whether an exception is Python's, torch's or a driver's word for too little memory."""
+    said = str(error).lower()
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and any(w in said for w in NO_MEMORY))
 
 
 def nearest(name: str, known: Iterable[str], begin: str = "; ", end: str = "") -> str:

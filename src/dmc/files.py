@@ -89,6 +89,15 @@ def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
     return {key: None if math.isnan(value) else value for key, value in values.items()}
 
 
+def require_own(folder: Path, resume: bool) -> None:
+    """Refuse a folder for a result that holds anything but a run: its files would lie among others'."""
+    require_free(folder, resume)
+    if folder.is_dir() and not any((folder / part / "run.json").exists() for part in ("", "specialist")):
+        others = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".") and p.name != "specialist")
+        if others:
+            raise DmcError(f"{folder.resolve()} holds other files, such as {others[0]}; name a folder of its own")
+
+
 def require_free(folder: Path, resume: bool) -> None:
     """Refuse a folder that holds a run already, unless it is resumed, or a user's files of the same names."""
     if folder.is_file():

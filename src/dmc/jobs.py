@@ -9,7 +9,7 @@ from typing import Any
 
 from dmc.choices import NetworkChoice, ResumedRun, schedule_for, timed
 from dmc.config import ConsolidateConfig, Length, NetworkConfig, RunConfig
-from dmc.consolidation import Consolidation, Images, open_auxiliary
+from dmc.consolidation import Consolidation, Images, open_auxiliary, require_room
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.models.model import Model
@@ -33,6 +33,7 @@ class LabeledTraining:
 
     def run(self, model: Model, out: str | Path | None, how: RunConfig) -> Model:
         """Train the model for the given length, or for one that suits the number of images."""
+        require_room(self.source, model.transform, self.config.memory_bytes)
         images, begun = len(self.source), ResumedRun.in_folder(out, how.resume)
         usual = self.task.supervised_schedules(images, pretrained=self.network.weights is not None)
         schedule = schedule_for(self.length, *usual, begun)

@@ -31,7 +31,7 @@ class LengthKeywords(TypedDict, total=False):
 class TrainKeywords(LengthKeywords, total=False):
     """What `train` takes."""
 
-    resume: bool
+    resume: bool | Literal["auto"]
     checkpoint_every: float
     arch: str | None
     size: int | None
@@ -68,7 +68,7 @@ class CheckKeywords(LengthKeywords, total=False):
 class ConsolidateKeywords(CheckKeywords, total=False):
     """What `consolidate` takes."""
 
-    resume: bool
+    resume: bool | Literal["auto"]
     checkpoint_every: float
 
 

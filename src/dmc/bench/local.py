@@ -23,7 +23,7 @@ from typing import Any
 
 from dmc.bench.engines import POLL, TRIES, Job, perform, refuse_stopped, spread
 from dmc.errors import first_line
-from dmc.training.stopping import StopSignals
+from dmc.training.stopping import StopSignals, raise_on_signals
 
 log = logging.getLogger("dmc")
 SPAWN = multiprocessing.get_context("spawn")  # a fork of a process whose threads hold locks may hang
@@ -127,6 +127,7 @@ class Worker:
 def serve(pipe: Connection, threads: int, level: int, folder: Path) -> None:
     """Run the jobs that come through a pipe, in a new process; end with the process that started it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the first one tells the others
+    raise_on_signals()
     if "OMP_NUM_THREADS" not in os.environ:  # else it is the user's wish
         os.environ["OMP_NUM_THREADS"] = str(threads)
         if "torch" in sys.modules:  # too late for the above

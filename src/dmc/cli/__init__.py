@@ -26,6 +26,7 @@ from dmc.cli.options import (
     Out,
     Rename,
     RenameOf,
+    Resuming,
     Seed,
     Val,
     expands,
@@ -35,13 +36,16 @@ from dmc.cli.options import (
     new_names,
 )
 from dmc.config import Config, ConsolidateConfig, LearnConfig, Length, PredictConfig, RunConfig, Schedule, TrainConfig
-from dmc.errors import DmcError, first_line
+from dmc.errors import DmcError, first_line, is_out_of_memory
 from dmc.processes import is_main, launched
+from dmc.text import one_line
+from dmc.training.stopping import raise_on_signals
 
 if TYPE_CHECKING:
     from dmc.models.model import Model
 
 
+GOING_ON = ("bench", "reproduce", "demo")  # typed again, they begin with what they have finished
 WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # how OpenMP's threads wait: standard, GNU's, Intel's
 
 
@@ -53,10 +57,11 @@ class Verbs(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt as stop:
             said = [str(stop) or "interrupted", *getattr(stop, "__notes__", [])[:1]]
-            if len(said) > 1:
+            if resumes(ctx) or ctx.invoked_subcommand in GOING_ON:
                 said.append(f"the same command {'with --resume ' * resumes(ctx)}goes on")
-            if is_main():
-                print(f"\ndmc: {'; '.join(said)}", file=sys.stderr)
+            if sys.stderr.isatty():
+                print(file=sys.stderr)  # after the ^C that it shows
+            complain("; ".join(said))
             raise typer.Exit(128 + getattr(stop, "by", signal.SIGINT)) from None
 
 
@@ -81,7 +86,7 @@ TRAINING: tuple[type[Config], ...] = (RunConfig, Length, Schedule)
 MERGING: tuple[type[Config], ...] = (Length, Schedule, ConsolidateConfig, *ConsolidateConfig.__subclasses__())
 
 
-@app.command()
+@app.command(cls=Resuming)
 @expands(*TRAINING, TrainConfig, *TrainConfig.__subclasses__())
 def train(data: Data, out: Out, settings: dict[str, Any], keep: Keep = None, val: Val = "auto") -> None:
     """Train a specialist on labeled images, or a detector on images with boxes."""
@@ -91,7 +96,7 @@ def train(data: Data, out: Out, settings: dict[str, Any], keep: Keep = None, val
     announce(dmc.train(data, out, keep=names_from(keep), val=val, **settings), out)
 
 
-@app.command()
+@app.command(cls=Resuming)
 @expands(RunConfig, *MERGING)
 def consolidate(
     teachers: Models, aux: Aux, out: Out, settings: dict[str, Any], keep: KeepOf = None, rename: RenameOf = None
@@ -103,7 +108,7 @@ def consolidate(
     announce(dmc.consolidate(loaded_teachers(teachers, keep, rename), aux, out, **settings), out)
 
 
-@app.command()
+@app.command(cls=Resuming)
 @expands(RunConfig, LearnConfig, *MERGING)
 def learn(
     model: OneModel,
@@ -136,7 +141,7 @@ def check(
     from dmc.report.check import as_text
 
     found = dmc.check(loaded_teachers(teachers, keep, rename), aux, **settings)
-    print(json.dumps(found, indent=2) if as_json else as_text(found))
+    show(json.dumps(found, indent=2) if as_json else as_text(found))
 
 
 @app.command()
@@ -152,7 +157,7 @@ def evaluate(
     import dmc
 
     result = dmc.evaluate(model, data, keep=names_from(keep), known=known, rename=new_names(rename))
-    print(json.dumps(result.as_dict(), indent=2) if as_json else result.as_text())
+    show(json.dumps(result.as_dict(), indent=2) if as_json else result.as_text())
 
 
 @app.command()
@@ -176,7 +181,7 @@ def predict(
     task = task_of([loaded])
     shown = predictions(task, loaded, images, task.predict_config.of(settings), draw)
     if as_json or shown.text:
-        print(json.dumps(shown.data, indent=2) if as_json else shown.text)
+        show(json.dumps(shown.data, indent=2) if as_json else shown.text)
     if shown.failed:  # the others were answered
         raise typer.Exit(2)
 
@@ -200,16 +205,21 @@ def demo(
         print(json.dumps(story.as_dict(rows), indent=2))
         return
     print(story.as_table(rows))
-    print(f"\nmodels and picture: {folder} ({folder / 'demo.png'})")
+    show(f"\nmodels and picture: {folder} ({folder / 'demo.png'})")
 
 
 def announce(model: "Model", out: Path) -> None:
     """Print what a finished run made: the model, its classes and its provenance."""
-    print(f"{out}: {model.arch}, {counted(model.names)}, {model.parameter_count:,} parameters")
+    print(one_line(f"{out}: {model.arch}, {counted(model.names)}, {model.parameter_count:,} parameters"))
     print(f"  classes: {listed(model.names)}")
     for key, value in model.provenance.items():
         for line in value if isinstance(value, list) else [value]:
-            print(f"  {key}: {line}")
+            print(one_line(f"  {key}: {line}"))
+
+
+def show(text: str) -> None:
+    """Print lines, in which names that came from others give the terminal no commands."""
+    print("\n".join(map(one_line, text.split("\n"))))
 
 
 app.command()(benchmark.bench)
@@ -242,7 +252,7 @@ class Notices(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
-        tqdm.write(f"dmc: {record.getMessage()}", file=sys.stderr)
+        tqdm.write(one_line(f"dmc: {record.getMessage()}"), file=sys.stderr)
 
 
 def show_notices() -> None:
@@ -254,10 +264,10 @@ def show_notices() -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
 
 
-def complain(text: object) -> None:
-    """Print an error; of several processes, which mostly have the same, only the first does."""
+def complain(text: str) -> None:
+    """Print an error in one line; of several processes, which mostly have the same, only the first does."""
     if is_main():
-        print(text, file=sys.stderr)
+        print(one_line(f"dmc: {text}"), file=sys.stderr)
 
 
 def wait_asleep() -> None:
@@ -274,18 +284,29 @@ def main() -> None:
     """Run the command line. Every error is one line and exit status 2; `dmc` alone shows the help."""
     wait_asleep()
     show_notices()
+    raise_on_signals()
     warnings.filterwarnings("ignore", module="PIL")  # odd EXIF data and the like: the pixels are what counts
     try:
         sys.exit(app(prog_name="dmc", standalone_mode=False))
     except typer.TyperException as error:  # an unknown option or command, a value that does not fit
-        complain(error if len(sys.argv) == 1 else f"dmc: {error.format_message()}")
+        if len(sys.argv) == 1:
+            print(error, file=sys.stderr)  # the help
+        else:
+            complain(error.format_message())
     except DmcError as error:
-        complain(f"dmc: {error}")
+        complain(str(error))
     except OSError as error:  # a full disk, a folder that is a file, no permission
-        complain(f"dmc: {error.filename or 'system'}: {error.strerror or first_line(error)}")
-    except Exception as error:  # out of memory, a damaged file that its reader chokes on, or a bug of ours
+        complain(f"{error.filename or 'system'}: {error.strerror or first_line(error)}")
+    except (KeyboardInterrupt, typer.Abort) as stop:  # before or after a command: typer makes an Abort of the first
+        complain("interrupted")
+        sys.exit(128 + getattr(stop.__context__ or stop, "by", signal.SIGINT))
+    except Exception as error:  # a damaged file that its reader chokes on, or a bug of ours
+        if is_out_of_memory(error):
+            complain(f"out of memory: {first_line(error)}; take smaller images or batches, or hold fewer (memory)")
+            sys.exit(2)
         if os.environ.get("DMC_TRACEBACK"):
             raise
         said = f"{type(error).__name__}: {first_line(error)}"
-        print(f"dmc: unexpected {said} (DMC_TRACEBACK=1 shows where)", file=sys.stderr)  # of whichever process
+        line = one_line(f"dmc: unexpected {said} (DMC_TRACEBACK=1 shows where)")
+        print(line, file=sys.stderr)  # of whichever process
     sys.exit(2)

@@ -4,20 +4,22 @@ import inspect
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from pydantic.fields import FieldInfo
+from typer.core import TyperCommand
 
 from dmc.classes import read_names
-from dmc.config import Config, options_of
+from dmc.config import Config, RunConfig, options_of
 from dmc.errors import DmcError
-from dmc.files import require_free
+from dmc.files import require_own
 from dmc.processes import is_main
 
 if TYPE_CHECKING:
     from dmc.models.model import Model
 
+MOST_ORDERS = 10_000  # of classes, all of which are listed before the first one runs
 MODEL = (
     "A saved folder, timm:NAME, torchvision:NAME, hf-hub:OWNER/NAME, or WEIGHTS,arch=NAME,classes=FILE. More settings, "
     "separated by commas: size=32 mean=0.5/0.5/0.5 std=0.2/0.2/0.2 interpolation=bilinear crop_pct=0.875 output=sigmoid"
@@ -29,11 +31,11 @@ Models = Annotated[list[str], typer.Argument(metavar="A B [C ...]", help=f"Two o
 AUX = "Unlabeled images: a folder, parquet, tar shards, npz, a glob, hf-hub:OWNER/NAME; repeat --aux to join several"
 Aux = Annotated[list[str], typer.Option(help=AUX)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; accuracies and probabilities are fractions")]
-Orders = Annotated[int, typer.Option(min=1, help="Number of class orders; order 0 is iCaRL's")]
+Orders = Annotated[int, typer.Option(min=1, max=MOST_ORDERS, help="Number of class orders; order 0 is iCaRL's")]
 ProfileName = Annotated[str, typer.Option(help="paper, lite or smoke")]
 DataRoot = Annotated[Path | None, typer.Option(envvar="DMC_DATA", help="Folder of the data sets")]
 Download = Annotated[bool, typer.Option("--download", help="Download missing data where possible")]
-Seed = Annotated[int, typer.Option(help="Random seed")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the result and its run")]
 Keep = Annotated[list[str] | None, typer.Option(help="Only these classes of the data: NAME,NAME,... or @FILE")]
 Known = Annotated[bool, typer.Option("--known", help="Leave out classes that the model does not know")]
@@ -69,10 +71,14 @@ def _option(name: str, field: FieldInfo) -> Any:
     if field.annotation in (bool, bool | None) and field.default is not False:  # what is off by default needs no --no-
         flag = f"{flag}/--no-{flag.removeprefix('--')}"
     kind: Any = str if field.annotation == int | float | str | None else field.annotation
+    if extra["word"]:  # `Resuming` lets it be a flag all the same
+        kind = Literal["no", "yes", extra["word"]]
     return Annotated[
         kind | None,
         typer.Option(
             flag,
+            metavar=f"[{extra['word']}]" if extra["word"] else None,
+            envvar=f"DMC_{name.upper()}" if extra["word"] else None,
             min=limits.get("ge"),
             max=limits.get("le"),
             help=f"{field.description}{f' [default: {usual}]' if usual else ''}",
@@ -101,12 +107,26 @@ def expands(*owners: type[Config]) -> Callable[[Callable[..., None]], Callable[.
     return decorate
 
 
+class Resuming(TyperCommand):
+    """A command whose option --resume may stand alone, as a flag, or before the word auto."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        said: list[str] = []
+        for word in args[:end]:
+            if word == "auto" and said[-1:] == ["--resume=yes"]:
+                said[-1] = "--resume=auto"
+            else:
+                said.append("--resume=yes" if word == "--resume" else word)
+        return super().parse_args(ctx, [*said, *args[end:]])
+
+
 def free_folder(out: Path, settings: Mapping[str, Any]) -> Path:
     """Refuse a folder that cannot hold the result, before anything is loaded."""
     if out == Path():
         raise DmcError("--out is empty or the current folder; name a folder for the result")
     if is_main():  # which may have begun to write to it before another process looks
-        require_free(out, settings.get("resume", False))
+        require_own(out, RunConfig.taken_from(settings)[0].resume)
     return out
 
 

@@ -22,6 +22,7 @@ from dmc.errors import DmcError
 from dmc.evaluation.matching import ClassChoice, known_names, log_left_out, map_class_names, require_known_classes
 from dmc.models.specialist import Specialist
 from dmc.progress import progress
+from dmc.text import one_line
 
 
 class Classifier(Protocol):
@@ -58,8 +59,8 @@ class Evaluation:
 
     def as_text(self) -> str:
         """Give a table with a line for each class and one for all images."""
-        width = max(len(name) for name in (*self.per_class, "mean"))
-        lines = [f"{name:<{width}}  {accuracy:6.1%}" for name, accuracy in self.per_class.items()]
+        width = max(len(one_line(name)) for name in (*self.per_class, "mean"))
+        lines = [f"{one_line(name):<{width}}  {accuracy:6.1%}" for name, accuracy in self.per_class.items()]
         total = f"{'all':<{width}}  {self.accuracy:6.1%}  of {self.images:,} images ({self.skipped} skipped)"
         return "\n".join([*lines, total])
 

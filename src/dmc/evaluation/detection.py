@@ -28,6 +28,7 @@ from dmc.files import without_nan
 from dmc.metrics.average_precision import AveragePrecision, Detections, average_precision, mean_precision
 from dmc.models.detector import MIN_SCORE, Detector
 from dmc.progress import progress
+from dmc.text import one_line
 
 log = logging.getLogger("dmc")
 
@@ -69,11 +70,11 @@ class DetectionEvaluation:
 
     def as_text(self) -> str:
         """Give a table with a line for each class, one for their mean, and one for COCO's metric."""
-        width = max(len(name) for name in (*self.per_class, "mean"))
+        width = max(len(one_line(name)) for name in (*self.per_class, "mean"))
         lines = [f"{'':<{width}}  VOC07 AP  area AP  objects"]
         for name, (points, area, objects) in self.per_class.items():
             shown = f"{points:8.1%}  {area:7.1%}" if objects else f"{'-':>8}  {'-':>7}"
-            lines.append(f"{name:<{width}}  {shown}  {objects:7}")
+            lines.append(f"{one_line(name):<{width}}  {shown}  {objects:7}")
         counted = f"of {self.images:,} images ({self.skipped} skipped)"
         lines.append(f"{'mean':<{width}}  {self.mean:8.1%}  {self.mean_area:7.1%}  {counted} in {self.data}")
         coco = "not available" if math.isnan(self.coco) else f"{self.coco:.1%}, at overlap 0.5 {self.coco_50:.1%}"

@@ -27,6 +27,7 @@ from dmc.files import replacing, write_text
 from dmc.locks import IDLE, sweep
 from dmc.models.architecture_source import Architectures
 from dmc.seeds import seed_for
+from dmc.text import in_markdown
 
 AnyModel = TypeVar("AnyModel", bound="Model")  # one kind of model, such as a classifier
 MODELS: dict[str, type[Model]] = {}  # every kind, by its pipeline tag
@@ -256,11 +257,11 @@ class Model(ABC):
             f"pipeline_tag: {self.pipeline_tag}",
             f"tags: [{self.pipeline_tag}, deep-model-consolidation]",
             "---",
-            f"# {arch}, {counted(self.names)}",
+            f"# {in_markdown(arch)}, {counted(self.names)}",
             "",
             f'Made with `dmc` (deep-model-consolidation). Load it with `dmc.load("this-folder"{named})`.',
             "",
-            f"- classes: {'; '.join(self.names)}",
+            f"- classes: {'; '.join(map(in_markdown, self.names))}",
             f"- parameters: {self.parameter_count:,}",
             f"- output: {self.output}",
             *(f"- {key}: {value}" for key, value in p.items()),
@@ -268,7 +269,7 @@ class Model(ABC):
             "## Where it comes from",
             "",
             *(
-                f"- {key}: {line}"
+                f"- {in_markdown(key)}: {in_markdown(line)}"
                 for key, value in self.provenance.items()
                 for line in (value if isinstance(value, list) else [value])
             ),

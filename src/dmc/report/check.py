@@ -9,6 +9,7 @@ from dmc.classes import counted
 from dmc.consolidation import Check, CostCheck
 from dmc.progress import duration
 from dmc.tasks import task_named
+from dmc.text import one_line
 
 
 def as_text(found: Check) -> str:
@@ -18,10 +19,10 @@ def as_text(found: Check) -> str:
     lines = [_network(f"teacher {i}", model, shape) for i, model in enumerate(found["teachers"], start=1)]
     lines.append(_network("student", found["student"], shape))
     lines += task.teachers_as_text(found["side_by_side"])
-    lines.append(f"shared classes: {'; '.join(found['shared']) or 'none'}")
+    lines.append(f"shared classes: {'; '.join(map(one_line, found['shared'])) or 'none'}")
     aux, estimate = found["aux"], found["estimate"]
     where = "held in memory" if aux["held_in_memory"] else "streamed"
-    lines.append(f"auxiliary images: {aux['images']:,} in {aux['name']}, {where} at {shape(aux['size'])}")
+    lines.append(f"auxiliary images: {aux['images']:,} in {one_line(aux['name'])}, {where} at {shape(aux['size'])}")
     if aux["undecodable"]:
         lines.append(f"  {aux['undecodable']} of the first {aux['tried']} cannot be decoded")
     lines += _cost(found["cost"], estimate["epochs"])
@@ -60,8 +61,8 @@ def _network(role: str, model: dict[str, Any], shape: Callable[[int], str]) -> s
     """Describe a teacher or the student; `shape` words an input size."""
     p = model["preprocessing"]
     names = model["classes"]
-    shown = "; ".join(names[:8]) + ("; ..." if len(names) > 8 else "")
-    title = f"{role}: {model['name']}, {model['arch']}" if "name" in model else f"{role}: {model['arch']}"
+    shown = "; ".join(map(one_line, names[:8])) + ("; ..." if len(names) > 8 else "")
+    title = f"{role}: {one_line(model['name'])}, {model['arch']}" if "name" in model else f"{role}: {model['arch']}"
     return (
         f"{title}, {model['parameters']:,} parameters, {model['output']}\n"
         f"  {counted(names)}: {shown}\n"

@@ -14,6 +14,7 @@ from dmc.errors import DmcError
 from dmc.models.model import Model
 from dmc.report.drawing import drawn
 from dmc.tasks import VisionTask
+from dmc.text import one_line
 
 
 class Shown(NamedTuple):
@@ -44,7 +45,7 @@ def predictions(
             data.append({"image": name, "error": answer.reason})
             continue
         data.append({"image": name, **task.answer_as_dict(answer)})
-        lines.append(f"{name}: {task.answer_as_text(answer)}")
+        lines.append(f"{one_line(name)}: {task.answer_as_text(answer)}")
         if name in drawings:
             drawings[name].parent.mkdir(parents=True, exist_ok=True)
             drawn(name, answer, model.names).save(drawings[name])

@@ -33,6 +33,7 @@ from dmc.models.load import class_for
 from dmc.models.specialist import Specialist
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
+from dmc.text import one_line
 from dmc.training.classification import Supervised
 from dmc.training.held_out import HeldOut, tested_classes
 from dmc.training.objective import Objective
@@ -148,7 +149,7 @@ class Classification(VisionTask[Specialist]):
         return {"classes": answer}
 
     def answer_as_text(self, answer: dict[str, float]) -> str:
-        return ", ".join(f"{name} {p:.1%}" for name, p in answer.items())
+        return ", ".join(f"{one_line(name)} {p:.1%}" for name, p in answer.items())
 
     def size_as_text(self, size: int) -> str:
         return f"{size}x{size}"

@@ -32,6 +32,7 @@ from dmc.models.load import class_for
 from dmc.specs import split_spec
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.detector_consolidation import DetectorConsolidation
+from dmc.text import one_line
 from dmc.training.detection import DetectionLoss
 from dmc.training.held_out import HeldOut, tested_classes
 from dmc.training.objective import Objective
@@ -128,7 +129,7 @@ class Detection(VisionTask[Detector]):
         return {"objects": objects}
 
     def answer_as_text(self, answer: list[DetectedObject]) -> str:
-        said = ", ".join(f"{s.name} {s.score:.0%} at {'/'.join(f'{v:.0f}' for v in s.box)}" for s in answer)
+        said = ", ".join(f"{one_line(s.name)} {s.score:.0%} at {'/'.join(f'{v:.0f}' for v in s.box)}" for s in answer)
         return said or "nothing"
 
     def size_as_text(self, size: int) -> str:

@@ -17,7 +17,7 @@ from dmc.errors import DmcError
 from dmc.models.model import AnyModel, Model
 from dmc.precision import settled
 from dmc.training.held_out import HeldOut
-from dmc.training.loop import fit, step_cost
+from dmc.training.loop import fit, require_trainable, step_cost
 from dmc.training.objective import Objective
 from dmc.training.run_folder import Run, versions
 
@@ -60,6 +60,7 @@ def fit_labeled(
         loader = open_loader(source, model.transform, memory, workers)
         if held_out:
             held_out.begin(source, loader.count)
+        require_trainable(model.module, objective, loader, schedule)
         at = fit(model.module, objective, loader, schedule, run, seed, "training")
         model.provenance = {
             "made by": "dmc train",

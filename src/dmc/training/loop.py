@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dmc.config import Precision, Schedule
 from dmc.cost import measured
@@ -16,6 +19,7 @@ from dmc.data.batch import Batch
 from dmc.data.loader import ImageLoader
 from dmc.data.transfer import on_device, resident
 from dmc.data.waiting import Watched
+from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.precision import autocast
 from dmc.processes import together
@@ -23,7 +27,7 @@ from dmc.progress import training_progress
 from dmc.seeds import seed_for
 from dmc.training.objective import Objective
 from dmc.training.run_folder import Position, Run
-from dmc.training.step import Step
+from dmc.training.step import Step, TooLargeError, explained
 from dmc.training.stopping import Stopped, StopSignals
 
 
@@ -63,7 +67,9 @@ def fit(
             batch = next(batches)
             (whole,) = processes.summed(len(batch))
             lr = schedule.lr_at(at.step, steps_per_epoch)
-            at.add(step(batch, lr, whole), len(batch), round(whole))
+            with explained(len(batch)):
+                losses = step(batch, lr, whole)
+            at.add(losses, len(batch), round(whole))
 
             epoch = -(-at.step // steps_per_epoch)
             stepped(round(whole))
@@ -115,18 +121,53 @@ def require_finite(at: Position, module: nn.Module | None) -> None:
 def step_cost(
     module: nn.Module, objective: Objective, batch: Batch, precision: Precision = "fp32"
 ) -> tuple[float, float]:
-    """Count the operations of a step on a batch and time it, both for one image; leave the network as it was."""
+    """Count the operations of a step on a batch and time it, both for one image; leave the network as it was.
+
+    If the memory does not suffice, the error names a number of images for which it does.
+    """
     before = {name: value.clone() for name, value in module.state_dict().items()}
     module.train()
 
-    def step() -> None:
-        with autocast(precision, batch.images_N3HW.device):
-            loss = objective.losses(module, batch)["loss"]
-        loss.backward()  # type: ignore[no-untyped-call]
-        loss.item()  # waits for the device
+    def step(some: Batch = batch) -> None:
+        with explained(len(some)):
+            with autocast(precision, batch.images_N3HW.device):
+                loss = objective.losses(module, some)["loss"]
+            loss.backward()  # type: ignore[no-untyped-call]
+            loss.item()  # waits for the device
 
-    found = measured(step, len(batch))
+    try:
+        found = measured(step, len(batch))
+    except TooLargeError:
+        found = None
+    if found is None:  # not above, where the exception still holds the memory of the failed step
+        raise TooLargeError(f"a batch of {len(batch)} images does not fit into memory; {room_for(step, batch)}")
     objective.require_sound()
     module.load_state_dict(before)  # undoes what batch norm has seen
     module.zero_grad()
     return found
+
+
+def room_for(step: Callable[[Batch], None], batch: Batch) -> str:
+    """Halve a batch until its step fits into memory, and say so."""
+    images = len(batch) // 2
+    while images:
+        with suppress(TooLargeError):
+            step(first_of(batch, images))
+            return f"{images} do: set batch_size"
+        images //= 2
+    return "nor does one image: take a smaller network or smaller images (size)"
+
+
+def first_of(batch: Batch, images: int) -> Batch:
+    """Cut a batch down to its first images."""
+    parts = {field.name: getattr(batch, field.name) for field in fields(batch)}
+    cut: dict[str, Any] = {name: part[:images] for name, part in parts.items() if isinstance(part, Tensor | list)}
+    return replace(batch, **cut)
+
+
+def require_trainable(module: nn.Module, objective: Objective, loader: ImageLoader, schedule: Schedule) -> None:
+    """Refuse, before anything is trained, batches of one image if batch norm cannot train on one."""
+    parts = loader.arranged(torch.arange(loader.count), schedule.batch_size, torch.Generator())
+    if min(map(len, parts), default=0) == 1:
+        module.to(pick_device())
+        step_cost(module, objective, next(loader.in_order(1)).to(pick_device()), schedule.precision)

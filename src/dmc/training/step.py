@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from dmc.config import Schedule
 from dmc.data.batch import Batch
 from dmc.device import pick_device
+from dmc.errors import DmcError, is_out_of_memory
 from dmc.precision import autocast
 from dmc.processes import lost_peers, together
 from dmc.training.exchange import exchange_between
@@ -17,6 +19,27 @@ from dmc.training.objective import Objective
 from dmc.training.optimizer import clip_gradients, optimizer_for
 from dmc.training.run_folder import Stateful
 from dmc.training.synced_norm import SyncedNorm
+
+
+class TooLargeError(DmcError):
+    """A batch does not fit into memory."""
+
+
+@contextmanager
+def explained(images: int) -> Iterator[None]:
+    """Say in one line that a batch of so many images is too large for the memory, or too small for batch norm."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, ValueError) as error:
+        if is_out_of_memory(error):
+            half = f"{images // 2} may: set batch_size" if images > 1 else "take a smaller network or smaller images"
+            raise TooLargeError(f"a batch of {images} images does not fit into memory; {half}") from None
+        if "more than 1 value per channel" in str(error):
+            raise DmcError(
+                "a batch has one image, of which batch norm sees one value per channel, so it cannot be trained on: "
+                "take batches of 3 images or more, more images, or larger ones (size)"
+            ) from None
+        raise
 
 
 class Step:
