@@ -5,9 +5,9 @@
 
 A command should end with status 0 (the file was not needed, or skipped and counted) or with status 2 and one line.
 Wrong are any other status, a traceback, "unexpected" (the escape path for bugs), several lines, more than 10 s, more
-than 2 GB, a connection, a program that is started, a file that nobody named. Damages: bits that are flipped, files cut
-off, random bytes, values of other types, deep nesting, pipes and devices in place of files, links out of the folder,
-names of files elsewhere.
+than 2 GB, a connection, a program that is started, a file that nobody named, a resumed run that has other weights.
+Damages: bits that are flipped, files cut off, random bytes, values of other types, deep nesting, pipes and devices in
+place of files, links out of the folder, names of files elsewhere.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from benchmarks.damages import ANY, SECRET, SPECIAL, write_table, write_tar
 from benchmarks.forked import Command, preload
 from PIL import Image
 
-SECONDS, MEGABYTES, PATIENCE = 10.0, 2048.0, 20.0
+SECONDS, MEGABYTES, PATIENCE = 10.0, 2048.0, 12.0
 SMALL = ("--arch", "cifar_resnet8", "--size", "16", "--batch-size", "8", "--epochs", "2")
 TINY = ("--arch", DETECTORS["retinanet"], "--weights", "random", "--size", "64", "--batch-size", "4", "--epochs", "1")
 CHECK = ("check", "a", "b", "--aux")
@@ -162,6 +162,10 @@ def wrongs(said: str, status: int, seconds: float, megabytes: float) -> list[str
     return [*found, f"{megabytes / 1024:.1f} GB"] if megabytes > MEGABYTES else found
 
 
+def weights_of(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
 @dataclass(frozen=True)
 class Outcome:
     kind: str
@@ -196,6 +200,8 @@ def tried(kind: str, number: int, template: Path, folder: Path, usual: float) ->
         time.sleep(0.005)
     said = log.read_text(errors="replace") if log.exists() else ""
     found = wrongs(said, ended.status, ended.seconds, max(most, ended.megabytes) - usual)
+    if ended.status == 0 and "half" in arguments and weights_of(folder / "half") != weights_of(template / "a"):
+        found.append("other weights")
     lines = [line for line in said.replace("\r", "\n").splitlines() if line.strip()]
     return Outcome(
         kind, damage.__name__, number, " ".join(arguments), ended.status, found, lines[-1][:300] if lines else ""
