@@ -74,7 +74,9 @@ KINDS: dict[str, Kind] = {
     "tar": Kind("t.tar", ((*CHECK, "t.tar"), (*CHECK, "t.tar", "--memory", "0")), "tar"),
     "tar.gz": Kind("t.tar.gz", ((*CHECK, "t.tar.gz"),), "tar"),
     "VOC annotation": Kind("voc/Annotations/3.xml", (("evaluate", "x", "voc", "--known"),), "xml"),
-    "VOC list of images": Kind("voc/ImageSets/Main/train.txt", (("evaluate", "x", "voc", "--known"),), "text"),
+    "VOC list of images": Kind(
+        "voc/ImageSets/Main/train.txt", (("evaluate", "x", "voc,split=train", "--known"),), "text"
+    ),
     "VOC image": Kind("voc/JPEGImages/3.png", (("evaluate", "x", "voc", "--known"),)),
     "COCO file": Kind("coco.json", (("evaluate", "x", "coco.json,images=voc/JPEGImages", "--known"),), "json"),
     "list of classes": Kind("names.txt", (("evaluate", STATE, "ab"),), "text"),
@@ -177,17 +179,33 @@ class Outcome:
     last: str
 
 
+def copied(template: Path, folder: Path, file: str, arguments: tuple[str, ...]) -> None:
+    """Copy what a command names, and the file that will be damaged."""
+    folder.mkdir()
+    for name in set(re.findall(r"[\w.]+", " ".join((file, *arguments)))):
+        if (template / name).is_dir():
+            shutil.copytree(template / name, folder / name)
+        elif (template / name).exists():
+            shutil.copy(template / name, folder / name)
+
+
+def require_sound(kinds: list[str], template: Path, folder: Path) -> None:
+    """Stop if a command fails without any damage: then it would show nothing."""
+    for file, arguments in {(KINDS[kind].file, command) for kind in kinds for command in KINDS[kind].commands}:
+        copied(template, folder, file, arguments)
+        log = folder.parent / "said"
+        ended = Command(arguments, folder, log).poll(wait=True)
+        if ended is None or ended.status:
+            raise SystemExit(f"{' '.join(arguments)}: {log.read_text()}")
+        shutil.rmtree(folder)
+
+
 def tried(kind: str, number: int, template: Path, folder: Path, usual: float) -> Outcome:
     """Damage a file of this kind, run a command that reads it, and judge what happened."""
     draw, chosen = random.Random(f"{kind} {number}"), KINDS[kind]
     arguments = draw.choice(chosen.commands)
     damage = draw.choice((*ANY, *SPECIAL[chosen.form], *SPECIAL[chosen.form]))
-    folder.mkdir()
-    for name in set(re.findall(r"[\w.]+", " ".join((chosen.file, *arguments)))):
-        if (template / name).is_dir():
-            shutil.copytree(template / name, folder / name)
-        elif (template / name).exists():
-            shutil.copy(template / name, folder / name)
+    copied(template, folder, chosen.file, arguments)
     damage(folder / chosen.file, draw)
     log = folder.parent / "said"
     log.unlink(missing_ok=True)
@@ -222,9 +240,10 @@ def main() -> None:
         template = Path(temporary) / "whole"
         template.mkdir()
         prepare(template)
-        usual = resident_before()
+        usual, folder = resident_before(), Path(temporary) / "damaged"
+        require_sound(kinds, template, folder)
         for i in range(asked.count):
-            kind, folder = kinds[i % len(kinds)], Path(temporary) / "damaged"
+            kind = kinds[i % len(kinds)]
             outcomes.append(tried(kind, asked.first + i // len(kinds), template, folder, usual))
             if outcomes[-1].wrong and asked.show:
                 print("\n  ".join([f"{key}: {value}" for key, value in vars(outcomes[-1]).items()]), flush=True)
