@@ -95,9 +95,9 @@ def prepare(folder: Path) -> None:
             raise SystemExit(f"{' '.join(command)}: {(folder / 'log').read_text()}")
 
 
-def parts_in(folder: Path) -> list[Path]:
+def parts_in(folder: Path) -> set[Path]:
     """List the files that are being written, or were when their process died."""
-    return [Path(place, name) for place, _, names in os.walk(folder) for name in names if name.endswith(".part")]
+    return {Path(place, name) for place, _, names in os.walk(folder) for name in names if name.endswith(".part")}
 
 
 def left_behind(folder: Path) -> list[Path]:
@@ -113,10 +113,11 @@ def results(folder: Path) -> dict[str, str]:
 
 def run(arguments: Sequence[str], folder: Path, place: Path, moment: Moment | None) -> Ended:
     """Run a command until it ends, or until the moment to kill it."""
+    stale = parts_in(place)  # of the last kill
     command = Command([part.format(place.name) for part in arguments], folder, place / "log")
     while (ended := command.poll()) is None:
         due = moment is not None and command.seconds >= moment.seconds
-        if command.seconds > PATIENCE or (moment and due and (not moment.in_write or parts_in(place))):
+        if command.seconds > PATIENCE or (moment and due and (not moment.in_write or parts_in(place) - stale)):
             return command.kill()
         time.sleep(LOOK_EVERY if due else 0.002)
     return ended
@@ -129,11 +130,12 @@ def trial(
     place.mkdir()
     tally = Tally(runs=1)
     for moment in itertools.chain(moments, itertools.repeat(None)):
+        before = parts_in(place)
         ended = run(arguments, folder, place, moment)
         if ended.status != -9 or ended.seconds > PATIENCE:
             break
         tally.kills += 1
-        tally.in_write += bool(parts_in(place))
+        tally.in_write += bool(parts_in(place) - before)
     found, left = results(place), left_behind(place)
     tally.lost = int(ended.status != 0)
     tally.different = int(not tally.lost and found != expected)
