@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import dmc as library
@@ -105,6 +106,17 @@ def classifiers(
 ) -> ClassifierConsolidation:
     """Set up a merge of classifiers, with its settings as keyword arguments."""
     return ClassifierConsolidation(teachers, aux, ClassifierConsolidateConfig.of(settings), schedule)
+
+
+def require_unlike(model: Model, other: Model) -> None:
+    """Fail if any layer of a network comes from another one: of two random networks, weights agree by chance only."""
+    of_other = dict(other.module.named_parameters())
+    for name, ours in model.module.named_parameters():
+        theirs = of_other[name].detach()
+        if ours.ndim > 1 and ours.requires_grad:  # norms and biases of random networks are all ones and zeros
+            rows = min(len(ours), len(theirs))
+            a, b = ours.detach()[:rows].flatten(), theirs[:rows].flatten()
+            assert abs(float(torch.nn.functional.cosine_similarity(a, b, dim=0))) < 0.5, name
 
 
 @pytest.fixture

@@ -74,6 +74,23 @@ def fixed(names: str, *logits: float, output: Output = "softmax") -> Specialist:
 IMAGE = torch.zeros((1, 3, 4, 4), dtype=torch.uint8)
 
 
+def test_teachers_do_not_learn_and_do_not_drop_out() -> None:
+    """Models that come as they were trained; the first has dropout and no norm, the second norms."""
+    dropping = Specialist(nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(48, 2)), "ab", Preprocessing(4))
+    norming = tiny("cd", 1)
+    images = torch.randint(0, 256, (8, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    one_by_one = [torch.cat([model.logits(image[None]) for image in images]) for model in (dropping, norming)]
+    prints = [model.fingerprint for model in (dropping, norming)]
+    for model in (dropping, norming):
+        model.module.train()
+    teachers = Teachers([dropping, norming])
+    for _ in range(2):  # as they are, then folded
+        for found, expected in zip(teachers.each(images), one_by_one, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-4)
+        teachers.fold()
+    assert [model.fingerprint for model in (dropping, norming)] == prints
+
+
 def test_a_dropped_class_has_no_part_in_the_mean() -> None:
     """A teacher cut down to a and b is one whose head has only those rows: the 9 must not count."""
     teachers = Teachers([fixed("axb", 1, 9, 3).keep("ab"), fixed("cd", 0, 4)])

@@ -19,7 +19,8 @@ from dmc.data.readers import ArrayImages
 from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
 from dmc.methods import exemplars
-from dmc.methods.base import Learned
+from dmc.methods.base import Learned, Lesson
+from dmc.methods.dmc import DMC
 from dmc.methods.dmc_plus import DMCPlus
 from dmc.methods.exemplars import herding
 from dmc.methods.fixed_representation import FixedRepresentation
@@ -28,7 +29,8 @@ from dmc.methods.inference_twice import InferenceTwice
 from dmc.methods.lwf import LwF, WithoutForgetting
 from dmc.methods.lwf_mc import LwFMC
 from dmc.models.specialist import Specialist
-from tests.conftest import tiny
+from dmc.training.classification import Supervised
+from tests.conftest import load_specialist, require_unlike, tiny
 from tests.methods.conftest import lesson
 
 
@@ -63,9 +65,37 @@ def test_lwf_remembers_its_groups(tmp_path: Path) -> None:
     assert learned.specialists[0].names == tuple("abcde")
 
 
-def noise(names: list[str], seed: int = 0) -> ArrayImages:
-    images = np.random.default_rng(seed).integers(0, 256, (16, 16, 16, 3), dtype=np.uint8)
-    return ArrayImages(images, np.arange(16) % len(names), names)
+def noise(names: list[str], seed: int = 0, count: int = 16) -> ArrayImages:
+    images = np.random.default_rng(seed).integers(0, 256, (count, 16, 16, 3), dtype=np.uint8)
+    return ArrayImages(images, np.arange(count) % len(names), names)
+
+
+@pytest.mark.parametrize("method", ["lwf", "lwf.mc"])
+def test_the_old_model_is_no_part_of_the_graph(method: str) -> None:
+    old = tiny("ab", 1)
+    wide = old.widened("cd")
+    losses: dict[str, Supervised] = {
+        "lwf": WithoutForgetting(wide, old, ("c", "d"), [2], strength=1.0),
+        "lwf.mc": SigmoidDistillation(wide, old, ("c", "d")),
+    }
+    images = torch.randint(0, 256, (4, 3, 16, 16), dtype=torch.uint8)
+    found = losses[method].losses(wide.module, Batch(images, torch.tensor([0, 1, 1, 0])))
+    found["loss"].backward()  # type: ignore[no-untyped-call]
+    assert all(parameter.grad is not None for parameter in wide.module.parameters())
+    assert all(parameter.grad is None for parameter in old.module.parameters())
+
+
+def test_lwf_weighs_the_old_answers_by_the_lessons_strength(tmp_path: Path) -> None:
+    """By default with 1, as its paper does (section 4: lambda_o)."""
+    assert LwF.strength == 1.0
+    start = LwF().begin(Learned([tiny("ab", 1)]), lesson(noise(["a", "b"]), tmp_path / "0"))
+    for strength in (0.0, 0.5, 8.0):
+        folder = tmp_path / str(strength)
+        LwF().learn(start, lesson(noise(["c", "d"]), folder, strength))
+        for line in (folder / "lwf" / "metrics.jsonl").read_text().splitlines():
+            mean = json.loads(line)
+            assert mean["distillation"] > 0
+            assert mean["loss"] == pytest.approx(mean["classification"] + strength * mean["distillation"], rel=1e-5)
 
 
 def test_fixed_representation_moves_nothing_but_the_new_rows(tmp_path: Path) -> None:
@@ -163,6 +193,48 @@ def test_icarl_shares_its_budget_among_all_classes(tmp_path: Path, monkeypatch: 
     assert {name: len(images) for name, images in kept.items()} == {"a": 2, "b": 2, "c": 2, "d": 2}
     assert torch.equal(kept["a"], exemplars.of(first.notes)["a"][:2])  # the best stay
     assert method.predictor(second).classes.names == ("a", "b", "c", "d")
+
+
+def test_icarl_and_dmc_plus_may_keep_2000_images(tmp_path: Path) -> None:
+    """K of both papers: of two classes, 1000 images each."""
+    given = lesson(noise(["a", "b"], count=2020), tmp_path)
+    for method in (ICaRL(), DMCPlus()):
+        kept = exemplars.of(method.begin(Learned([tiny("ab", 1)]), given).notes)
+        assert {name: len(images) for name, images in kept.items()} == {"a": 1000, "b": 1000}
+
+
+def still(given: Lesson) -> Lesson:
+    """Let the lesson's trainings change nothing but what batch norms have seen."""
+    frozen = Schedule(epochs=1, batch_size=16, lr=1e-12, weight_decay=0)
+    return replace(given, profile=given.profile.model_copy(update={"specialist": frozen, "consolidation": frozen}))
+
+
+@pytest.mark.parametrize("answer", [0, 1])
+def test_what_dmcs_old_model_answers_reaches_the_student(answer: int, tmp_path: Path) -> None:
+    """A model that always prefers one of its classes, by eight, and then the other."""
+    old = tiny("ab", 1)
+    with torch.no_grad():
+        old.module.get_parameter("fc.weight").zero_()
+        old.module.get_parameter("fc.bias").copy_(8 * torch.eye(2)[answer])
+    aux = ArrayImages(np.random.default_rng(0).integers(0, 256, (64, 16, 16, 3), dtype=np.uint8))
+    given = still(lesson(noise(["c", "d"]), tmp_path))
+    taught = Schedule(epochs=10, batch_size=16, lr=0.02, shape="one-cycle", pad=0, flip=False)
+    profile = given.profile.model_copy(update={"consolidation": taught})
+    learned = DMC().learn(Learned([old]), replace(given, aux=aux, profile=profile)).specialists[0]
+    with torch.no_grad():
+        logits_N4 = learned.logits(torch.from_numpy(aux.images).permute(0, 3, 1, 2))
+    assert (logits_N4[:, answer] - logits_N4[:, 1 - answer]).mean().item() == pytest.approx(8, abs=2)
+
+
+def test_the_specialist_for_new_classes_knows_nothing_of_the_old_model(tmp_path: Path) -> None:
+    """Trained by next to nothing, it is as far from the old weights as any two random networks are."""
+    old = tiny("ab", 1)
+    aux = ArrayImages(np.random.default_rng(0).integers(0, 256, (16, 16, 16, 3), dtype=np.uint8))
+    begun = still(replace(lesson(noise(["c", "d"]), tmp_path), aux=aux))
+    for method in (DMC(), InferenceTwice()):
+        method.learn(Learned([old]), replace(begun, shared=tmp_path / method.name, folder=tmp_path / "l" / method.name))
+        new = load_specialist(tmp_path / method.name / "specialist")
+        require_unlike(new, old)
 
 
 def test_dmc_plus_has_the_appendixs_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

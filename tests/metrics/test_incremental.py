@@ -35,6 +35,17 @@ def test_scores_of_a_stream() -> None:
     assert found.per_class == pytest.approx({"a": 0.5, "b": 0.2, "c": 0.4, "d": 0.8})
 
 
+def test_forgetting_is_about_what_was_known_before_the_last_group() -> None:
+    """a and b come back at the end: 0.8 and then 0.5 were all they had before it, so they are forgotten by -0.15; c
+    falls from 1 to 0.9. The newest group has nothing to forget, and is not counted as a group that forgot nothing."""
+    last = np.array([[10, 0, 0, 0], [0, 9, 1, 0], [0, 1, 9, 0], [0, 0, 5, 5]])
+    found = summed(AFTER_1, AFTER_2, last)
+    assert found.per_group[-1] == pytest.approx([0.95, 0.9, 0.5])
+    assert found.forgetting == pytest.approx((-0.15 + 0.1) / 2)
+    assert found.until(1).forgetting == pytest.approx(0.8 - 0.5)
+    assert found.until(0).forgetting == 0
+
+
 def test_intransigence_compares_the_newest_group_with_joint_training() -> None:
     found = summed(AFTER_1, AFTER_2, AFTER_3)
     joint = summed(AFTER_1, JOINT_3[:3, :3], JOINT_3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from dmc.methods.importance import Regularised
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation, Distillation
 from dmc.training.classification import Supervised
 from dmc.training.labeled import fit_labeled
-from tests.conftest import SMALL, as_specialist, classifiers, tiny, write_images
+from tests.conftest import SMALL, as_specialist, classifiers, require_unlike, tiny, write_images
 
 NOISE = np.random.default_rng(0).integers(0, 256, (32, 16, 16, 3), dtype=np.uint8)
 SCALES: tuple[Scale, ...] = ("none", "pool-std")
@@ -59,6 +60,18 @@ def test_the_student_starts_at_random_and_teachers_do_not_change() -> None:
     assert merged.names == ("a", "b", "c", "d")
     assert [t.fingerprint for t in teachers] == prints
     assert merged.fingerprint == dmc.consolidate(teachers, NOISE, schedule=QUICK).fingerprint
+
+
+def test_no_layer_of_the_student_comes_from_a_teacher(labeled_folder: Path, tmp_path: Path) -> None:
+    """Trained by next to nothing, a student is still what it was at the start; so is the specialist of `learn`."""
+    teachers = [tiny("ab", 1), tiny("cd", 2)]
+    still = dmc.Schedule(epochs=1, batch_size=16, lr=1e-12, weight_decay=0)
+    merged = dmc.consolidate(teachers, NOISE, schedule=still, balance=False)
+    quiet: dict[str, Any] = {"schedule": still, "specialist_schedule": still, "balance": False}
+    learned = dmc.learn(teachers[0], labeled_folder, NOISE, tmp_path / "l", **quiet)
+    specialist = dmc.load(tmp_path / "l" / "specialist")
+    for new, old in ((merged, teachers[0]), (merged, teachers[1]), (learned, teachers[0]), (specialist, teachers[0])):
+        require_unlike(new, old)
 
 
 def test_the_task_is_eq_3_on_the_teachers_targets() -> None:

@@ -33,10 +33,13 @@ from dmc.evaluation.detection import coco_average_precision, evaluate
 from dmc.metrics.average_precision import Detections
 from dmc.models.detector import MIN_SCORE, Detector, nms
 from dmc.models.pyramids import IMAGENET
+from dmc.recipes.profile import load_profile
+from dmc.tasks.detection import Detection
 from dmc.tasks.detector_consolidation import DetectionDistillation, DetectorConsolidation
 from dmc.training.detection import DetectionLoss
 from dmc.training.objective import Objective
-from tests.conftest import Answer, load_detector, tiny
+from dmc.training.step import Step
+from tests.conftest import Answer, load_detector, require_unlike, tiny
 from tests.detectors import TINY, untrained
 
 Dmc = Callable[..., Answer]
@@ -73,6 +76,67 @@ def test_nothing_is_found_in_the_padding() -> None:
     boxes = torch.tensor([[30.0, 20, 60, 60], [45.0, 5, 60, 20], [5.0, 31, 20, 60]])
     found = nms(torch.full((3, 1), 0.9), boxes, boxes, lambda offsets, _: offsets, (30, 40))
     assert found.boxes_M4.tolist() == [[30, 20, 40, 30]]
+
+
+def test_the_best_300_finds_of_an_image_are_kept() -> None:
+    """400 boxes side by side, of which none overlaps another."""
+    corners = torch.arange(400.0)[:, None] * torch.tensor([10.0, 0, 10, 0])
+    boxes = corners + torch.tensor([0.0, 0, 8, 8])
+    scores = torch.linspace(0.1, 0.9, 400)[:, None]
+    found = nms(scores, boxes, boxes, lambda offsets, _: offsets, (8, 4000))
+    assert len(found.scores_M) == 300
+    assert found.scores_M.tolist() == pytest.approx(scores.flatten().flip(0)[:300].tolist())
+
+
+class Steep(Objective):
+    """A loss whose gradient is 10,000 for every weight."""
+
+    name = "Steep"
+
+    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": 1e4 * torch.stack([weight.sum() for weight in network.parameters()]).sum()}
+
+
+def test_detectors_train_with_adam_on_clipped_gradients(unlabeled: Path) -> None:
+    """By hand: four gradients of 10,000 have the norm 20,000; clipped to 0.1 each is 0.05, so Adam's first moment
+    is 0.1 * 0.05. Adam's first step is as long as the rate, whatever the gradient; that of SGD would be 0.05 times it.
+    """
+    teachers, size_64 = [untrained("ab"), untrained("c", seed=1)], DetectorConsolidateConfig(size=64, weights=None)
+    bench, task = load_profile("paper", "voc"), Detection()
+    as_paper = [
+        DetectorConsolidation(teachers, unlabeled, size_64).schedule,
+        bench.specialist,
+        bench.consolidation,
+        task.supervised_schedules(500, pretrained=True)[0],
+        task.distillation_schedules(500, pretrained=True)[0],
+    ]
+    fitting = [usual(500, pretrained=True)[1] for usual in (task.supervised_schedules, task.distillation_schedules)]
+    for schedule in (*as_paper, *fitting):
+        module = nn.Linear(4, 1, bias=False)
+        before = module.weight.detach().clone()
+        step = Step(module, Steep(), schedule)
+        step.begin()
+        step(Batch(torch.zeros((1, 3, 4, 4), dtype=torch.uint8), torch.zeros(1)), lr=1e-3, whole=1)
+        assert step.optimizer.state[module.weight]["exp_avg"].norm().item() == pytest.approx(0.1 * 0.1, rel=1e-4)
+        torch.testing.assert_close(before - module.weight.detach(), torch.full((1, 4), 1e-3), rtol=1e-3, atol=0)
+    for schedule in as_paper:  # section "Training details for the object detection experiments"
+        assert (schedule.epochs, schedule.batch_size, schedule.flip) == (100, 12, True)
+        assert {schedule.lr_at(step, 10) for step in range(1000)} == {1e-3}
+
+
+@pytest.mark.parametrize("arch", [TINY, "retinanet_resnet18_fpn,width=16,depth=1", "fcos:timm/test_resnet,width=64"])
+def test_the_shorter_side_has_640_pixels_unless_asked_otherwise(arch: str) -> None:
+    assert untrained("ab", arch).transform(Image.new("RGB", (100, 80))).shape == (3, 640, 800)
+    assert load_profile("paper", "voc").network.size is None  # what the architecture was designed for
+
+
+def test_no_layer_of_the_student_comes_from_a_teacher(unlabeled: Path) -> None:
+    """Trained by next to nothing, it is still what it was at the start."""
+    teachers = [untrained("abc"), untrained("de", seed=1)]
+    still = dmc.Schedule(epochs=1, batch_size=20, lr=1e-12, algorithm="adam", weight_decay=0)
+    merged = dmc.consolidate(teachers, unlabeled, size=64, weights=None, schedule=still, seed=2)
+    for teacher in teachers:
+        require_unlike(merged, teacher)
 
 
 @pytest.mark.parametrize("arch", FAMILIES)
