@@ -339,12 +339,12 @@ def test_only_regular_files_of_a_bounded_size_are_read_whole(tmp_path: Path) -> 
 Member = tuple[str, bytes, bytes]  # name, type, content
 
 
-def write_tar(path: Path, members: list[Member], packed: bool = False, **header: Any) -> Path:
+def write_tar(path: Path, members: list[Member], packed: bool = False, header: dict[str, str] | None = None) -> Path:
     with tarfile.open(path, "w:gz" if packed else "w", format=tarfile.PAX_FORMAT) as tar:
         for name, kind, content in members:
             info = tarfile.TarInfo(name)
             info.type, info.size, info.linkname = kind, len(content), "/etc/passwd" if kind in b"12" else ""
-            info.pax_headers = header
+            info.pax_headers = header or {}
             tar.addfile(info, io.BytesIO(content))
     return path
 
@@ -388,8 +388,8 @@ def test_headers_that_lead_a_tar_reader_astray(tmp_path: Path) -> None:
     with at_most(10):
         for size in ("-1024", "-2048"):
             with pytest.raises(DmcError, match=r"a\.tar: "):
-                open_images(write_tar(tmp_path / "a.tar", good * 3, size=size))
-        hole = write_tar(tmp_path / "hole.tar", good, **{"GNU.sparse.map": "0,10", "GNU.sparse.size": "100"})
+                open_images(write_tar(tmp_path / "a.tar", good * 3, header={"size": size}))
+        hole = write_tar(tmp_path / "hole.tar", good, header={"GNU.sparse.map": "0,10", "GNU.sparse.size": "100"})
         assert reasons(open_images(hole)) == ["it is not a regular file"]
         header = tarfile.TarInfo("././@LongLink")
         header.type, header.size = tarfile.GNUTYPE_LONGNAME, 2**40
