@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dmc.documents import AnyObject, read_json
 from dmc.errors import DmcError
 
 OWN_FILES = ("run.json", "metrics.jsonl", "checkpoint.pt", "config.json", "model.safetensors", "README.md")
@@ -54,6 +53,8 @@ def write_text(path: Path, text: str) -> None:
 
 def settle(folder: Path, asked: Mapping[str, Any]) -> None:
     """Write what was asked for into a comparison's folder; refuse a folder that holds another comparison."""
+    from dmc.documents import AnyObject, read_json  # the help of the command line does without its schemas
+
     path, text = folder / "bench.json", json.dumps(asked, indent=2) + "\n"
     if not path.exists():
         write_text(path, text)
