@@ -51,7 +51,7 @@ def test_torchvisions_detectors_are_teachers(name: str, monkeypatch: pytest.Monk
         ("retinanet:timm/test_resnet,scale=nan", "scale is 0.125 to 64"),
         ("retinanet:timm/test_resnet,norm=none", "norm is frozen or batch"),
         ("fcos:timm/test_resnet,width=abc", "invalid literal"),
-        ("fcos:timm/test_resnet,width=-64", "width must be at least 1"),
+        ("fcos:timm/test_resnet,width=100000", "width is 1 to 4096"),
         ("fcos:timm/test_resnet,scale=2", "scale is not a setting of fcos:timm/test_resnet"),
         ("ssd300_vgg16,width=64", "width is not a setting of ssd300_vgg16"),
         ("torchvision:retinanet_resnet18_fpn", "torchvision has no weights of 'retinanet_resnet18_fpn'"),
