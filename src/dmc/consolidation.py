@@ -30,7 +30,7 @@ from dmc.errors import DmcError
 from dmc.models.model import AnyModel
 from dmc.precision import autocast, settled
 from dmc.seeds import seed_for
-from dmc.training.loop import fit, require_trainable, step_cost
+from dmc.training.loop import first_of, fit, require_trainable, step_cost
 from dmc.training.objective import Objective
 from dmc.training.run_folder import Run, versions
 
@@ -279,6 +279,8 @@ class Consolidation(ABC, Generic[AnyModel]):
         batch = batch.to(device)
         self.teachers.to(device).fold()
         self.student.to(device)
+        if self.trained_on // -(-self.trained_on // self.schedule.batch_size) == 1:  # images in the smallest batch
+            step_cost(self.student.module, self.objective(), first_of(batch, 1), self.schedule.precision)
 
         def ask() -> None:
             with autocast(self.schedule.precision, device):
