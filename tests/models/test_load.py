@@ -96,13 +96,13 @@ def test_a_kind_that_is_not_there(tmp_path: Path, segmenter: type[Model], monkey
 def test_the_configuration_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = [tiny("ab").save(tmp_path / "c"), untrained("ab").save(tmp_path / "d")]
     read: list[Path] = []
-    really = Path.read_text
+    really = Path.read_bytes
 
-    def noted(path: Path, encoding: str | None = None) -> str:
+    def noted(path: Path) -> bytes:
         read.append(path)
-        return really(path, encoding)
+        return really(path)
 
-    monkeypatch.setattr(Path, "read_text", noted)
+    monkeypatch.setattr(Path, "read_bytes", noted)
     assert [type(load(folder)) for folder in folders] == [Specialist, Detector]
     assert [path for path in read if path.name == "config.json"] == [folder / "config.json" for folder in folders]
 

@@ -154,14 +154,12 @@ def _from_folder(folder: Path, name: str, given: Given) -> tuple[type[Model], Tr
 
 
 def _read_config(folder: Path, name: str) -> ModelConfig:
-    try:
-        return read_json(folder / "config.json", ModelConfig, f"{name} is not a model folder: config.json")
-    except FileNotFoundError:
+    path = folder / "config.json"
+    if not path.exists():
         begun = any((folder / place / "run.json").exists() for place in (".", "specialist"))  # `learn` trains one there
         unfinished = "holds a run that is not finished: resume it first" if begun else ""
-        raise DmcError(f"{name} {unfinished or 'is not a model folder: it has no config.json'}") from None
-    except OSError as error:
-        raise DmcError(f"{name} is not a model folder: config.json: {error.strerror}") from None
+        raise DmcError(f"{name} {unfinished or 'is not a model folder: it has no config.json'}")
+    return read_json(path, ModelConfig, f"{name} is not a model folder: config.json")
 
 
 def _download(repo: str) -> Path:
