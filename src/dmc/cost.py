@@ -13,8 +13,8 @@ from statistics import median
 
 from torch.utils.flop_counter import FlopCounterMode
 
-REPEATS = 7  # of a timed step: a single one may be off by a half
-ENOUGH_SECONDS = 3.0  # of timed steps
+REPEATS = 3  # of a timed step: a single one may be off by a half
+ENOUGH_SECONDS = 1.0  # of timed steps: with more, one that takes long would delay every run
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from dmc.distill.balance import balancing_factors, drowned, fair_shares, win_sha
 from dmc.distill.cache import AnswerCache, Kept, noise
 from dmc.distill.folding import folded
 from dmc.distill.targets import build_targets, centred
-from dmc.errors import DmcError, first_line
+from dmc.errors import DmcError, first_line, is_out_of_memory
 from dmc.models.model import AnyModel
 from dmc.models.specialist import Specialist
 
@@ -74,7 +74,7 @@ class TeacherGroup(ABC, Generic[AnyModel]):
         try:
             yield
         except Exception as error:  # whatever a foreign module raises
-            if isinstance(error, DmcError) or "memory" in str(error).lower():  # of which smaller batches need less
+            if isinstance(error, DmcError) or is_out_of_memory(error):  # of which smaller batches need less
                 raise
             raise DmcError(f"{teacher.name} cannot answer: {type(error).__name__}: {first_line(error)}") from None
 
