@@ -34,6 +34,12 @@ class Answer(NamedTuple):
     err: str
 
 
+@pytest.fixture(autouse=True)
+def timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time a step once before each training: how long it takes does not matter here."""
+    monkeypatch.setattr("dmc.cost.REPEATS", 1)
+
+
 @pytest.fixture
 def dmc(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
     """Call `dmc("evaluate", model, data)` as a user would type it; give exit status, output and errors."""

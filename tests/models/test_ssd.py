@@ -64,9 +64,9 @@ def test_an_ssd_sees_what_torchvisions_does(arch: str) -> None:
 def test_an_ssd_begins_with_the_weights_that_fit_its_normalisation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from torchvision.models import vgg16
+    from torchvision.models.vgg import cfgs, make_layers
 
-    state = {f"features.{key}": value for key, value in vgg16().features.state_dict().items()}
+    state = {f"features.{key}": value for key, value in make_layers(cfgs["D"]).state_dict().items()}
     asked: list[str] = []
 
     def download_state_dict(url: str, what: str) -> dict[str, Tensor]:

@@ -37,7 +37,7 @@ def test_learning_from_letters_beats_fine_tuning_on_digits() -> None:
         as_specialist(dmc.train(data, keep=part, arch=NETWORK.arch, preprocessing=PREPROCESSING, schedule=quick))
         for part in (OLD, NEW)
     )
-    merged = dmc.consolidate([old, new], letters(3000, 0), schedule=quick)
+    merged = dmc.consolidate([old, new], letters(1200, 0), schedule=quick)
     wide = old.widened(NEW)
     tuned = fit_labeled(wide, data.keep(NEW), Supervised(wide, NEW), quick)
     ours, theirs = dmc.evaluate(merged, test), dmc.evaluate(tuned, test)
