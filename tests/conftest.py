@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -34,10 +34,13 @@ class Answer(NamedTuple):
     err: str
 
 
-@pytest.fixture(autouse=True)
-def timed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Time a step once before each training: how long it takes does not matter here."""
-    monkeypatch.setattr("dmc.cost.REPEATS", 1)
+@pytest.fixture(autouse=True, scope="session")
+def hurried() -> Iterator[None]:
+    """Time a step once before each training, and do not wait for the disk: neither matters here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dmc.cost.REPEATS", 1)
+        patch.setattr("os.fsync", lambda _: None)
+        yield
 
 
 @pytest.fixture
