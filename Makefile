@@ -8,7 +8,7 @@ demo: .venv/ready
 
 # Two workers with one thread each: the suite is many small models, not one large one.
 test: .venv/ready lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 lint: .venv/ready
 	$(BIN)/ruff check src tests benchmarks docs
