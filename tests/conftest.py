@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -32,6 +33,13 @@ class Answer(NamedTuple):
     code: int
     out: str
     err: str
+
+
+@pytest.fixture(autouse=True, scope="session")
+def interruptible() -> None:
+    """Heed Ctrl-C, which a shell lets its background jobs ignore, and they their children: tests send it."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True, scope="session")
