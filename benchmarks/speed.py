@@ -38,7 +38,7 @@ from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.models.detector import Detector
 from dmc.models.pyramids import IMAGENET
 from dmc.models.specialist import Specialist
-from dmc.precision import native_precision
+from dmc.precision import fast_precision, gain_of_bf16
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 from dmc.tasks.detector_consolidation import DetectionDistillation
 
@@ -251,10 +251,11 @@ def main() -> None:
     options.add_argument("--rows", default="naive-2,naive-5,naive-10,warm,cost,student,processes,detector")
     options.add_argument("--images", type=int, default=1024)
     given = options.parse_args()
-    native = native_precision(CPU)
-    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, native precision {native}")
-    if native == "fp32":
-        print("this CPU has no bf16 of its own: rows with precision auto are those with fp32")
+    fast = fast_precision(CPU)
+    print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, precision auto: {fast}")
+    print(f"a layer's step in fp32 / in bf16: {gain_of_bf16():.2f}")
+    if fast == "fp32":
+        print("this CPU is not faster in bf16: rows with precision auto are those with fp32")
     rows: dict[str, Callable[[], list[str]]] = {
         "cost": lambda: cost_model(given.images // 2),
         "warm": lambda: warm_epochs(given.images),
@@ -262,7 +263,7 @@ def main() -> None:
         "processes": lambda: processes(given.images),
         "detector": detector_step,
         **{f"naive-{n}": lambda n=n: against_naive(n, given.images, "fp32") for n in (2, 5, 10)},  # type: ignore[misc]
-        **{f"naive-{n}-auto": lambda n=n: against_naive(n, given.images, native) for n in (2, 10)},  # type: ignore[misc]
+        **{f"naive-{n}-auto": lambda n=n: against_naive(n, given.images, fast) for n in (2, 10)},  # type: ignore[misc]
     }
     print("\n| what | ratio | |\n|---|---|---|")
     for name in given.rows.split(","):

@@ -151,7 +151,7 @@ class Schedule(Config):
     flip: bool = option(True, "Flip half of the images left to right", usual="flip")
     precision: Precision = option(
         "fp32",
-        "Arithmetic: bf16 is faster where the device has it, fp16 on older GPUs; auto: bf16 or fp32",
+        "Arithmetic: fp32, bf16, or fp16 for older GPUs; auto: bf16 where the device is faster in it, else fp32",
         usual="auto; paper fp32",
     )
     compile: bool = option(

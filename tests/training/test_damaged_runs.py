@@ -21,8 +21,9 @@ from dmc.data.decode import CenterCrop
 from dmc.data.loader import ImageLoader, open_loader
 from dmc.data.open import open_images
 from dmc.errors import DmcError
+from dmc.training.checkpoint import read_checkpoint
 from dmc.training.loop import fit
-from dmc.training.run_folder import CHECKPOINT, PREVIOUS, Position, Run, _read_checkpoint
+from dmc.training.run_folder import CHECKPOINT, PREVIOUS, Position, Run
 from tests.conftest import tiny, write_images
 from tests.training.test_loop import Regression
 
@@ -80,12 +81,12 @@ def flipped(path: Path, bit: int) -> None:
 def test_no_flipped_bit_is_taken_for_the_state(tmp_path: Path, images: ImageLoader) -> None:
     trained(tmp_path / "run", images, 5)
     path = tmp_path / "run" / CHECKPOINT
-    good, state = path.read_bytes(), _read_checkpoint(path)
+    good, state = path.read_bytes(), read_checkpoint(path)
     assert state is not None
     found = 0
     for bit in range(3, 8 * len(good), 83):
         flipped(path, bit)
-        read = _read_checkpoint(path)
+        read = read_checkpoint(path)
         if read is None:
             found += 1
         else:  # in the padding between the parts, or in a date
@@ -128,7 +129,7 @@ def test_a_damaged_checkpoint_does_not_take_the_place_of_the_one_before(tmp_path
     (tmp_path / "run" / CHECKPOINT).write_bytes(b"PK")
     with Run(tmp_path / "run", {}, RESUMED) as run:
         run.restore({}, {})
-        kept = _read_checkpoint(run.folder / CHECKPOINT)
+        kept = read_checkpoint(run.folder / CHECKPOINT)
     assert kept is not None
     assert kept["position"]["step"] == 6
 
@@ -160,7 +161,7 @@ def test_a_kill_between_any_two_writes_loses_nothing(
         monkeypatch.setattr(Path, "replace", replace)
         trained(folder, images)
         monkeypatch.undo()
-        kept = [_read_checkpoint(folder / name) for name in (CHECKPOINT, PREVIOUS)]
+        kept = [read_checkpoint(folder / name) for name in (CHECKPOINT, PREVIOUS)]
         assert any(kept) or moves == 2  # the first checkpoint was never there
         assert list(folder.glob(".*.part"))
         assert trained(folder, images) == whole
@@ -359,6 +360,6 @@ def test_a_limit_of_the_system_is_named(tmp_path: Path) -> None:
                 run.checkpoint({}, {"large": torch.zeros(100_000)}, Position(4))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    state = _read_checkpoint(tmp_path / "run" / CHECKPOINT)
+    state = read_checkpoint(tmp_path / "run" / CHECKPOINT)
     assert state is not None
     assert state["position"]["step"] == 3

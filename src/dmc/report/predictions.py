@@ -11,6 +11,7 @@ from dmc.config import PredictConfig
 from dmc.data.decode import DecodeError
 from dmc.data.pictures import pictures
 from dmc.errors import DmcError
+from dmc.files import replacing
 from dmc.models.model import Model
 from dmc.report.drawing import drawn
 from dmc.tasks import VisionTask
@@ -48,7 +49,8 @@ def predictions(
         lines.append(f"{one_line(name)}: {task.answer_as_text(answer)}")
         if name in drawings:
             drawings[name].parent.mkdir(parents=True, exist_ok=True)
-            drawn(name, answer, model.names).save(drawings[name])
+            with replacing(drawings[name]) as path:
+                drawn(name, answer, model.names).save(path, format="png")
     return Shown(data, "\n".join(lines))
 
 

@@ -16,7 +16,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
@@ -24,12 +23,12 @@ from functools import cache
 from importlib import metadata
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from filelock import FileLock, Timeout
-from pydantic import Field, ValidationError
-from torch import Tensor, nn
+from pydantic import ValidationError
+from torch import Tensor
 
 from dmc.config import RunConfig, Schedule
 from dmc.documents import Document, RunRecord, read_json, short
@@ -38,33 +37,14 @@ from dmc.files import OWN_FILES, read_bytes, replacing, require_free, system_rea
 from dmc.locks import sweep
 from dmc.models.model import AnyModel
 from dmc.models.timm_config import ModelConfig
-from dmc.models.weights import load_weights, read_weights, require_stored, weights_in
+from dmc.models.weights import load_weights, read_weights, weights_in
 from dmc.processes import is_main, together
+from dmc.training.checkpoint import Stateful, fill, read_checkpoint, require_same_form
 
 MAY_DIFFER = ("versions", "from")  # a teacher may have been moved: its fingerprint is what counts
 PLACES = ("name", "weights")  # paths of images or of a file: on another machine they are in another folder
 CHECKPOINT, PREVIOUS = "checkpoint.pt", "checkpoint-previous.pt"
-# What the optimizers keep of each weight that was trained.
-KEPT = {torch.optim.SGD: {"momentum_buffer"}, torch.optim.Adam: {"step", "exp_avg", "exp_avg_sq"}}
 log = logging.getLogger("dmc")
-
-
-class Stateful(Protocol):
-    """What a checkpoint can hold."""
-
-    def state_dict(self) -> Any: ...
-
-    def load_state_dict(self, state_dict: Any, /) -> Any: ...
-
-
-class SavedPosition(Document):
-    """A position as a checkpoint holds it."""
-
-    step: int = Field(ge=0)
-    images: int = Field(ge=0)
-    seconds: float = Field(ge=0)
-    loss_sums: dict[str, float]
-    epoch_images: int = Field(ge=0)
 
 
 class MetricsLine(Document):
@@ -218,7 +198,7 @@ class Run:
             return Position()
         for name, part in parts.items():
             with self._blaming_checkpoint(name):
-                _fill(part, state.get(name))
+                fill(part, state.get(name))
         self._fill_notes(notes, state)
         position = Position(**state["position"])
         return position if is_main() else replace(position, loss_sums={}, epoch_images=0)
@@ -229,8 +209,8 @@ class Run:
         if not newest.exists() and not older.exists():
             metrics.unlink(missing_ok=True)
             return None
-        state = _read_checkpoint(newest)
-        if state is None and (state := _read_checkpoint(older)) is not None:
+        state = read_checkpoint(newest)
+        if state is None and (state := read_checkpoint(older)) is not None:
             if newest.exists():  # it is not there if a kill came between the two moves of `checkpoint`
                 step = state["position"]["step"]
                 log.warning(f"{newest} is damaged: the run goes on from the checkpoint before it, at step {step}")
@@ -245,14 +225,14 @@ class Run:
     def recall(self, notes: dict[str, Tensor]) -> None:
         """Fill these tensors with what the checkpoint keeps of them."""
         if notes:
-            state = _read_checkpoint(self.folder / CHECKPOINT)
+            state = read_checkpoint(self.folder / CHECKPOINT)
             if state is None:
                 raise DmcError(f"{self.folder / CHECKPOINT} is damaged or missing; remove {self.folder} and run again")
             self._fill_notes(notes, state)
 
     def _fill_notes(self, notes: dict[str, Tensor], state: Mapping[str, Any]) -> None:
         with self._blaming_checkpoint("notes"):
-            _require_same_form(notes, state["notes"])
+            require_same_form(notes, state["notes"])
             for name, note in notes.items():
                 note.copy_(state["notes"][name])
 
@@ -322,59 +302,6 @@ class Run:
             together().agreed(None)  # nobody reads it before it is whole
             model.name = str(self.folder)
         return model
-
-
-def _read_checkpoint(path: Path) -> dict[str, Any] | None:
-    """Read a checkpoint without unpickling anything but tensors and plain values; None: it is damaged, or not there.
-
-    The file is a zip archive with a checksum of every part. torch writes them, but does not look at them.
-    """
-    try:
-        if not path.is_file():
-            return None
-        require_stored(path)
-        with zipfile.ZipFile(path) as parts:
-            damaged = parts.testzip()
-        state: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=True)
-        SavedPosition.model_validate(state["position"])
-        return state if damaged is None and isinstance(state["notes"], dict) else None
-    except MemoryError:
-        raise
-    except Exception:  # a damaged file makes its readers raise anything
-        return None
-
-
-def _fill(part: Stateful, saved: Any) -> None:
-    """Load a part's state, which may be that of another run; then the error says how it differs."""
-    if saved is None:
-        raise ValueError("it is missing")
-    if isinstance(part, nn.Module):
-        _require_same_form(part.state_dict(), saved)
-    if not isinstance(part, torch.optim.Optimizer):
-        part.load_state_dict(saved)
-        return
-    settings = [{key: group[key] for key in group if key != "params"} for group in part.param_groups]
-    part.load_state_dict(saved)
-    for group, own in zip(part.param_groups, settings, strict=True):
-        group.update(own)  # the run's own, which are the same
-    for weight, found in part.state.items():
-        alien = [key for key, value in found.items() if isinstance(value, Tensor) and value.ndim]
-        alien = [key for key in alien if found[key].shape != weight.shape]
-        alien += KEPT.get(type(part), set()) - found.keys()
-        if alien:
-            raise ValueError(f"its {alien[0]!r} is missing or has another shape")
-
-
-def _require_same_form(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Refuse tensors that are not there, or have another shape or type."""
-    for name, value in own.items():
-        found = saved.get(name)
-        if isinstance(value, Tensor) and not (
-            isinstance(found, Tensor)
-            and (found.shape, found.dtype, found.layout, found.is_meta)
-            == (value.shape, value.dtype, value.layout, value.is_meta)
-        ):
-            raise ValueError(f"{name!r} is missing or has another shape or type")
 
 
 @cache

@@ -14,10 +14,10 @@ from dmc.device import pick_device
 from dmc.errors import DmcError, is_out_of_memory
 from dmc.precision import autocast
 from dmc.processes import lost_peers, together
+from dmc.training.checkpoint import Stateful
 from dmc.training.exchange import exchange_between
 from dmc.training.objective import Objective
 from dmc.training.optimizer import clip_gradients, optimizer_for
-from dmc.training.run_folder import Stateful
 from dmc.training.synced_norm import SyncedNorm
 
 
