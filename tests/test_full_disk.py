@@ -15,7 +15,7 @@ from tests.test_refusals import only_line
 
 Dmc = Callable[..., Answer]
 SMALL = ("--arch", "cifar_resnet8", "--size", 16, "--epochs", 1, "--batch-size", 8)
-# Every how many writes one fails: each failure takes two runs. All were tried, and those of bench (docs/reliability.md).
+# Every how many writes one fails, since a failure takes two runs. All were tried, also of bench (docs/reliability.md).
 EVERY = {"train": 3, "consolidate": 5, "learn": 9}
 WORDS = {errno.ENOSPC: "the disk is full", errno.EROFS: os.strerror(errno.EROFS)}
 
