@@ -38,7 +38,7 @@ from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.models.detector import Detector
 from dmc.models.pyramids import IMAGENET
 from dmc.models.specialist import Specialist
-from dmc.precision import fast_precision, gain_of_bf16
+from dmc.precision import fast_precision
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 from dmc.tasks.detector_consolidation import DetectionDistillation
 
@@ -253,7 +253,6 @@ def main() -> None:
     given = options.parse_args()
     fast = fast_precision(CPU)
     print(f"torch {torch.__version__}, {torch.get_num_threads()} threads, precision auto: {fast}")
-    print(f"a layer's step in fp32 / in bf16: {gain_of_bf16():.2f}")
     if fast == "fp32":
         print("this CPU is not faster in bf16: rows with precision auto are those with fp32")
     rows: dict[str, Callable[[], list[str]]] = {

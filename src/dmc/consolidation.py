@@ -51,7 +51,7 @@ class Estimate:
     """What is known about a consolidation before it trains."""
 
     tried: int  # images that were opened
-    undecodable: int  # of those
+    undecodable: Skipped  # of those
     images_per_second: float
     cost: Cost
     teachers: dict[str, Any]  # what `teachers_alone` found on some of the images
@@ -75,6 +75,7 @@ class AuxCheck(TypedDict):
     held_in_memory: bool
     tried: int  # images that were decoded to see whether they can be
     undecodable: int  # of these
+    first_undecodable: str  # and why; "none" if all can be
     held_out: int  # images that are not trained on
 
 
@@ -257,9 +258,9 @@ class Consolidation(ABC, Generic[AnyModel]):
             raise DmcError(f"none of {len(sample)} images of {self.aux.name} that were looked at can be decoded")
         return open_loader(rest, self.transform, self.config.memory_bytes, self.config.workers), unseen
 
-    def some_batches(self, count: int = ENOUGH) -> tuple[list[Batch], int, int]:
-        """Give some auxiliary images, how many were tried, and how many of them are broken; refuse if too many are."""
-        skipped = Skipped(self.aux.name)
+    def some_batches(self, count: int = ENOUGH) -> tuple[list[Batch], int, Skipped]:
+        """Give some auxiliary images, how many were tried, and which of them are broken; refuse if too many are."""
+        skipped = Skipped(self.aux.name, named=0)  # they are named when all images are read
         framed: list[tuple[Record, Tensor]] = []
         tried = min(count, len(self.aux))
         seed = self.config.seed if self.held else None  # to shuffle a stream, much of it would have to be read
@@ -271,7 +272,7 @@ class Consolidation(ABC, Generic[AnyModel]):
         skipped.check(len(skipped), tried)
         size = self.schedule.batch_size
         batches = [self.transform.batch(framed[start : start + size]) for start in range(0, len(framed), size)]
-        return batches, tried, len(skipped)
+        return batches, tried, skipped
 
     def cost(self, batch: Batch) -> Cost:
         """Count and time a step on a batch, and the teachers' part of it; the student's weights stay as they are."""
@@ -334,7 +335,8 @@ class Consolidation(ABC, Generic[AnyModel]):
                 "size": self.transform.size,
                 "held_in_memory": self.held,
                 "tried": estimate.tried,
-                "undecodable": estimate.undecodable,
+                "undecodable": len(estimate.undecodable),
+                "first_undecodable": estimate.undecodable.first,
                 "held_out": self.held_out,
             },
             "cost": {

@@ -75,6 +75,17 @@ def test_broken_images_are_skipped_and_counted(tmp_path: Path) -> None:
     assert content(streamed, 3, first_step=1) == content(streamed, 4)[1:]
 
 
+def test_the_first_broken_images_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_images(tmp_path, 60)
+    for i in range(5):
+        (tmp_path / f"x{i}.png").write_bytes(b"no")
+    loader = open_loader(open_images(tmp_path), CenterCrop(4), memory=100)
+    for _ in range(2):  # the second pass names none again
+        assert sum(len(batch) for batch in loader.in_order(20)) == 60
+    assert [Path(said.split(":")[0]).name for said in caplog.messages] == ["x0.png", "x1.png", "x2.png"]
+    assert len(loader.skipped) == 5
+
+
 def test_more_than_a_tenth_broken_stops_the_run(tmp_path: Path) -> None:
     write_images(tmp_path, 8)
     (tmp_path / "broken.png").write_bytes(b"no")

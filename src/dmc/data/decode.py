@@ -232,24 +232,34 @@ def decode_or_skip(record: Record, transform: Transform) -> Tensor | DecodeError
 
 @dataclass
 class Skipped:
-    """The images that could not be decoded, and why; `check` stops a run if their share exceeds `most`."""
+    """The images that could not be decoded, and why; `check` stops a run if their share exceeds `most`.
+
+    The log names the first of them, `named` at most.
+    """
 
     source: str
     most: float = MOST_SKIPPED
+    named: int = 3
     names: dict[str, str] = field(default_factory=dict)  # and the reasons
 
     def __len__(self) -> int:
         return len(self.names)
 
     def add(self, error: DecodeError) -> None:
+        if error.name not in self.names and len(self.names) < self.named:
+            log.warning("%s; it is skipped", error)
         self.names[error.name] = error.reason
+
+    @property
+    def first(self) -> str:
+        """The first of them, and why it could not be decoded."""
+        return next((f"{name}: {reason}" for name, reason in self.names.items()), "none")
 
     def check(self, broken: int, seen: int) -> None:
         """Stop if more than a share of `most` of the images seen is broken."""
         if broken > self.most * seen:
-            name, reason = next(iter(self.names.items()))
             raise DmcError(
-                f"{broken} of {seen} images in {self.source} cannot be decoded (first: {name}: {reason}); "
+                f"{broken} of {seen} images in {self.source} cannot be decoded (first: {self.first}); "
                 f"at most {self.most:.0%} are skipped"
             )
 

@@ -24,7 +24,8 @@ def as_text(found: Check) -> str:
     where = "held in memory" if aux["held_in_memory"] else "streamed"
     lines.append(f"auxiliary images: {aux['images']:,} in {one_line(aux['name'])}, {where} at {shape(aux['size'])}")
     if aux["undecodable"]:
-        lines.append(f"  {aux['undecodable']} of the first {aux['tried']} cannot be decoded")
+        first = one_line(aux["first_undecodable"])
+        lines.append(f"  {aux['undecodable']} of the first {aux['tried']} cannot be decoded (first: {first})")
     lines += _cost(found["cost"], estimate["epochs"])
     lines.append(
         f"estimate: {estimate['images']:,} images at {estimate['images_per_second']:,.0f} per second, "
