@@ -2,12 +2,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test unit lint bench clean
 demo: .venv/ready
 	$(BIN)/dmc demo -o demo
 
+# Lint and tests at the same time: mypy keeps one core busy, and leaves the other to the tests.
+test: .venv/ready
+	$(MAKE) --no-print-directory --jobs 2 lint unit
+
 # Two workers with one thread each: the suite is many small models, not one large one.
-test: .venv/ready lint
+unit: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 lint: .venv/ready
