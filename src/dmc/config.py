@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from pydantic.fields import FieldInfo
 
 from dmc.errors import DmcError, nearest
+from dmc.extras import require_tracker
 
 LossName = Literal["l2", "l1", "kd"]
 Centring = Literal["per-teacher", "none"]
@@ -24,6 +25,9 @@ Scale = Literal["none", "pool-std", "balanced", "auto"]
 Output = Literal["softmax", "sigmoid"]
 ProfileName = Literal["auto", "paper"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
+Tracker = Literal[
+    "tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "dvclive", "swanlab", "trackio"
+]  # by accelerate's names, which are also those of their packages
 KD_TEMPERATURE = 2.0  # where none is given
 AUTO = "auto"  # initial weights: ImageNet's where they help and can be had
 # Limits beyond which a number is a slip, and would overflow somewhere or fill the memory.
@@ -215,7 +219,7 @@ class Length(Config):
 
 
 class RunConfig(Config):
-    """The run folder: whether to resume the run in it, and how often to write a checkpoint."""
+    """The run folder: whether to resume its run, how often to write a checkpoint, who else gets its metrics."""
 
     resume: bool = option(
         False,
@@ -223,12 +227,21 @@ class RunConfig(Config):
         word="auto",
     )
     checkpoint_every: float = option(30.0, "Seconds between checkpoints: the most that a kill can lose", ge=0)
+    track: Tracker | None = option(
+        None, "A tracker that gets the metrics, too; tensorboard writes into the run's folder"
+    )
 
     @field_validator("resume", mode="before")
     @classmethod
     def _auto_is_yes(cls, given: Any) -> Any:
         """Take the word that job scripts have for a run that is continued if there is one."""
         return given == "auto" or given
+
+    @field_validator("track")
+    @classmethod
+    def _installed(cls, tracker: Tracker | None) -> Tracker | None:
+        require_tracker(tracker)
+        return tracker
 
 
 RESUMED = RunConfig(resume=True)  # for whoever goes on with what is there: a demo, a cell of the benchmark

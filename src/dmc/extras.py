@@ -10,3 +10,11 @@ def require_extra(extra: str, *packages: str) -> None:
     missing = [package for package in packages if find_spec(package) is None]
     if missing:
         raise DmcError(f"not installed: {', '.join(missing)}; pip install 'deep-model-consolidation[{extra}]'")
+
+
+def require_tracker(name: str | None) -> None:
+    """Refuse a tracker whose package, which has the same name, is not installed; None is no tracker."""
+    if name == "tensorboard":
+        require_extra("track", name)
+    elif name is not None and find_spec(name) is None:
+        raise DmcError(f"not installed: {name}; pip install {name}")

@@ -33,6 +33,9 @@ class TrainKeywords(LengthKeywords, total=False):
 
     resume: bool | Literal["auto"]
     checkpoint_every: float
+    track: (
+        Literal["tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "dvclive", "swanlab", "trackio"] | None
+    )
     arch: str | None
     size: int | None
     weights: str | None
@@ -70,6 +73,9 @@ class ConsolidateKeywords(CheckKeywords, total=False):
 
     resume: bool | Literal["auto"]
     checkpoint_every: float
+    track: (
+        Literal["tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "dvclive", "swanlab", "trackio"] | None
+    )
 
 
 class LearnKeywords(ConsolidateKeywords, total=False):

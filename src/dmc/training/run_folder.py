@@ -40,6 +40,7 @@ from dmc.models.timm_config import ModelConfig
 from dmc.models.weights import load_weights, read_weights, weights_in
 from dmc.processes import is_main, together
 from dmc.training.checkpoint import Stateful, fill, read_checkpoint, require_same_form
+from dmc.training.tracking import Tracking, remove_events
 
 MAY_DIFFER = ("versions", "from")  # a teacher may have been moved: its fingerprint is what counts
 PLACES = ("name", "weights")  # paths of images or of a file: on another machine they are in another folder
@@ -106,6 +107,9 @@ class Run:
         how: RunConfig = RunConfig(),  # noqa: B008 (frozen)
     ) -> None:
         self.temporary = out is None
+        if self.temporary and how.track == "tensorboard":
+            raise DmcError("tensorboard's events lie in the run's folder: name one (out)")
+        self.tracking: Tracking | None = None
         self.folder = Path(tempfile.mkdtemp(prefix="dmc-") if out is None and is_main() else out or "")
         self.config: dict[str, Any] = json.loads(json.dumps(config))
         self.how = how
@@ -145,10 +149,13 @@ class Run:
             if isinstance(error, DmcError | OSError):  # the first process, which speaks for all, may not have it
                 log.error(f"process {together().rank}: {error}")
             return
+        if self.tracking:
+            self.tracking.finish()
         learned = any((self.folder / name).exists() for name in (CHECKPOINT, PREVIOUS))
         if kind is not None and self.fresh and not learned:
             for name in OWN_FILES:  # leave nothing half-written
                 (self.folder / name).unlink(missing_ok=True)
+            remove_events(self.folder)
         if isinstance(error, KeyboardInterrupt):
             place = f"in {self.folder}" if learned and not self.temporary else "nowhere"
             error.add_note(f"what was learned is kept {place}")
@@ -194,6 +201,7 @@ class Run:
     def restore(self, parts: Mapping[str, Stateful], notes: dict[str, Tensor]) -> Position:
         """Fill the parts and notes from the checkpoint and give its position; without one, begin at step 0."""
         state = together().agreed(self._last_state() if is_main() else None)
+        self._begin_tracking()
         if state is None:
             return Position()
         for name, part in parts.items():
@@ -202,6 +210,13 @@ class Run:
         self._fill_notes(notes, state)
         position = Position(**state["position"])
         return position if is_main() else replace(position, loss_sums={}, epoch_images=0)
+
+    def _begin_tracking(self) -> None:
+        """Tell the tracker, if there is one, what is logged up to the checkpoint."""
+        if self.how.track and is_main():
+            path = self.folder / "metrics.jsonl"
+            lines = read_bytes(path).splitlines() if path.exists() else []
+            self.tracking = Tracking(self.how.track, self.folder, map(json.loads, lines))
 
     def _last_state(self) -> dict[str, Any] | None:
         """Read the last checkpoint that is whole, and cut off what was logged after it; give None if there is none."""
@@ -273,7 +288,7 @@ class Run:
         return time.monotonic() - self.last_checkpoint >= self.how.checkpoint_every
 
     def log(self, **values: Any) -> None:
-        """Add a line to metrics.jsonl."""
+        """Add a line to metrics.jsonl, and tell it to the tracker."""
         if not is_main():
             return
         path = self.folder / "metrics.jsonl"
@@ -282,6 +297,8 @@ class Run:
                 file.write(json.dumps(values) + "\n")
         except OSError as error:
             raise DmcError(f"cannot write {path}: {system_reason(error)}") from None
+        if self.tracking:
+            self.tracking.log(values)
 
     def result(self, model: AnyModel) -> AnyModel:
         """Fill a model of the same architecture and classes with the weights of the finished run."""
