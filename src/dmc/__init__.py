@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dmc.api import check, consolidate, evaluate, learn, load, predict, train
+    from dmc.api import check, consolidate, evaluate, learn, load, predict, push, train
     from dmc.config import Schedule
     from dmc.data.preprocess import Preprocessing
     from dmc.errors import DmcError
@@ -22,6 +22,7 @@ __all__ = [
     "learn",
     "load",
     "predict",
+    "push",
     "train",
 ]
 
@@ -37,6 +38,7 @@ _HOME = {
     "learn": "api",
     "load": "api",
     "predict": "api",
+    "push": "api",
     "train": "api",
 }
 

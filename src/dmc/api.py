@@ -31,6 +31,8 @@ from dmc.keywords import CheckKeywords, ConsolidateKeywords, LearnKeywords, Pred
 from dmc.models import load as loading
 from dmc.models.detector import Detector
 from dmc.models.model import AnyModel, Model, require
+from dmc.models.push import UNKNOWN, require_hub
+from dmc.models.push import push as publish
 from dmc.models.specialist import Specialist
 from dmc.processes import is_main
 from dmc.tasks import task_for, task_of
@@ -70,8 +72,8 @@ def load(
     """Load a classifier or a detector.
 
     Args:
-        source: a saved folder, `timm:NAME`, `torchvision:NAME`, `hf-hub:OWNER/NAME`, or a state dict's file. Settings
-            may follow as text: `old.pth,arch=resnet32,classes=old.txt,mean=0.5/0.5/0.5`.
+        source: a saved folder, `timm:NAME`, `torchvision:NAME`, `hf-hub:OWNER/NAME`, `transformers:OWNER/NAME`, or a
+            state dict's file. Settings may follow as text: `old.pth,arch=resnet32,classes=old.txt,mean=0.5/0.5/0.5`.
         arch: the architecture of a state dict. For a folder that was saved with code, name that code here, since it is
             run: `net.py:make_network`.
         classes: the class names of a state dict: a list, a file with a name on each line, or `"imagenet-1k"`.
@@ -319,6 +321,22 @@ def predict(model: Given, images: Picture | Sequence[Picture], **settings: Unpac
     task = task_of([found])
     answers = task.predict(found, pictures(images), task.predict_config.of(settings))
     return [None if isinstance(answer, DecodeError) else answer for answer in answers]
+
+
+def push(model: Given, repo: str, *, license: str = UNKNOWN, public: bool = False) -> str:
+    """Publish a model on the Hugging Face hub: its files and a complete card, in one commit.
+
+    Args:
+        model: a model, or whatever `dmc.load` takes.
+        repo: its name there, `OWNER/NAME`. A model that is there already is replaced, and stays as visible as it is.
+        license: by the hub's short name, such as `apache-2.0`.
+        public: let everybody see it; otherwise only its owner does.
+
+    Returns:
+        The address of its page.
+    """
+    require_hub(repo, license)
+    return publish(load(model), repo, license, public)
 
 
 def _all(teachers: Sequence[Given]) -> list[Model]:

@@ -15,7 +15,15 @@ from typing import Any
 
 from dmc.errors import DmcError, reason_of
 
-OWN_FILES = ("run.json", "metrics.jsonl", "checkpoint.pt", "config.json", "model.safetensors", "README.md")
+OWN_FILES = (
+    "run.json",
+    "metrics.jsonl",
+    "checkpoint.pt",
+    "config.json",
+    "preprocessor_config.json",
+    "model.safetensors",
+    "README.md",
+)
 MOST_BYTES = 64 * 2**20  # of a file that is read whole; callers that expect more say so
 
 

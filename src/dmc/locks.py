@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 HALF_WRITTEN = re.compile(r"\..+\.(\d{1,9})\.part")  # see `dmc.files.replacing`
 IDLE = 3600.0  # seconds after which no process on any machine is still writing a file
@@ -23,6 +23,17 @@ def locked(path: Path, timeout: float = -1) -> Iterator[None]:
             yield
         finally:
             path.unlink(missing_ok=True)  # before it is released: then it may be another's
+
+
+def held(path: Path) -> bool:
+    """Tell whether a process holds a lock; one that was killed leaves the file behind, but not the lock."""
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path, timeout=0):
+            return False
+    except (Timeout, OSError):  # an OSError if the file is another user's
+        return True
 
 
 def sweep(*folders: Path, idle: float = 0.0) -> None:

@@ -40,6 +40,18 @@ def test_crop_pct_takes_the_middle_of_the_square() -> None:
     assert (square == 200).all()
 
 
+def test_squashing_keeps_the_whole_of_both_sides() -> None:
+    pixels = np.zeros((4, 8, 3), np.uint8)
+    pixels[:, :, 0] = [10, 10, 20, 20, 30, 30, 40, 40]
+    pixels[:, :, 1] = [[50], [50], [60], [60]]
+    image = encoded(Image.fromarray(pixels), "PNG")
+    square = decode(image, CenterCrop(2, "nearest", crop_mode="squash"))
+    assert square[0].tolist() == [[20, 40], [20, 40]] or square[0].tolist() == [[10, 30], [10, 30]]
+    assert square[1].tolist() == [[50, 50], [60, 60]]
+    middle = decode(image, CenterCrop(2, "nearest", crop_pct=0.5, crop_mode="squash"))
+    assert middle[0].tolist() == [[20, 30], [20, 30]]
+
+
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1"])
 def test_every_colour_mode_becomes_rgb(mode: str) -> None:
     image = Image.new("RGB", (6, 6), (255, 255, 255)).convert(mode)

@@ -13,7 +13,8 @@ import typer
 from typer.core import TyperGroup
 
 from dmc.classes import counted, listed
-from dmc.cli import benchmark
+from dmc.cli import benchmark, push
+from dmc.cli import show as showing
 from dmc.cli.options import (
     AsJson,
     Aux,
@@ -37,6 +38,7 @@ from dmc.cli.options import (
 )
 from dmc.config import Config, ConsolidateConfig, LearnConfig, Length, PredictConfig, RunConfig, Schedule, TrainConfig
 from dmc.errors import DmcError, first_line, is_out_of_memory
+from dmc.model_config import provenance_lines
 from dmc.processes import is_main, launched
 from dmc.text import one_line
 from dmc.training.stopping import raise_on_signals
@@ -212,9 +214,8 @@ def announce(model: "Model", out: Path) -> None:
     """Print what a finished run made: the model, its classes and its provenance."""
     print(one_line(f"{out}: {model.arch}, {counted(model.names)}, {model.parameter_count:,} parameters"))
     print(f"  classes: {listed(model.names)}")
-    for key, value in model.provenance.items():
-        for line in value if isinstance(value, list) else [value]:
-            print(one_line(f"  {key}: {line}"))
+    for key, line in provenance_lines(model.provenance):
+        print(one_line(f"  {key}: {line}"))
 
 
 def show(text: str) -> None:
@@ -224,6 +225,8 @@ def show(text: str) -> None:
 
 app.command()(benchmark.bench)
 app.command()(benchmark.reproduce)
+app.command()(showing.show)
+app.command()(push.push)
 
 
 def show_version(wanted: bool) -> None:

@@ -22,7 +22,7 @@ from PIL.JpegImagePlugin import JpegImageFile
 from torch import Tensor
 
 from dmc.data.batch import Batch
-from dmc.data.preprocess import Interpolation
+from dmc.data.preprocess import CropMode, Interpolation
 from dmc.data.scratch import Scratch
 from dmc.data.sources import Record
 from dmc.data.untrusted import MOST_ENCODED, Refused
@@ -86,11 +86,15 @@ class Transform(Protocol):
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """The transform to a square: the central part of the image (`crop_pct` of the shorter side), resized."""
+    """The transform to a square: the central part of the image, resized.
+
+    The part is a square of `crop_pct` of the shorter side, or, in the mode `squash`, `crop_pct` of both sides.
+    """
 
     size: int
     interpolation: Interpolation = "bilinear"
     crop_pct: float = 1.0
+    crop_mode: CropMode = "center"
     one_shape: ClassVar[bool] = True
 
     @property
@@ -99,10 +103,11 @@ class CenterCrop:
 
     def __call__(self, image: Image.Image) -> Tensor:
         image = upright_rgb(image, at_least=self.size)
-        side = min(image.size) * self.crop_pct
-        left, top = ((extent - side) / 2 for extent in image.size)
-        if (side, side) != (self.size, self.size):
-            box = (left, top, left + side, top + side)
+        shorter = min(image.size)
+        sides = [(extent if self.crop_mode == "squash" else shorter) * self.crop_pct for extent in image.size]
+        left, top = ((extent - side) / 2 for extent, side in zip(image.size, sides, strict=True))
+        if sides != [self.size, self.size]:
+            box = (left, top, left + sides[0], top + sides[1])
             image = image.resize((self.size, self.size), RESAMPLING[self.interpolation], box=box)
         elif image.size != (self.size, self.size):
             corner = (round(left), round(top))

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from torch import nn
 
+from dmc.classes import Classes
+from dmc.config import Output
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
 from dmc.models.weights import load_backbone_weights, read_weights
@@ -62,6 +64,7 @@ class ArchitectureSource(ABC):
 
     usage: ClassVar[str] = ""  # its names, for the error about an unknown one
     has_imagenet_weights: ClassVar[bool] = True
+    library: ClassVar[str] = ""  # the library that can open a saved model; empty: the usual for its kind
     runs_code: ClassVar[bool] = False  # a saved model brings code, which whoever loads it must name to run it
 
     def __init__(self, listed: Listed) -> None:
@@ -94,6 +97,12 @@ class ArchitectureSource(ABC):
     def keep(self, arch: str, folder: Path) -> str:
         """Copy the network's code, if it has any, into a model's folder; return the architecture's name there."""
         return arch
+
+    def library_files(
+        self, module: nn.Module, classes: Classes, preprocessing: Preprocessing, output: Output
+    ) -> dict[str, dict[str, Any]]:
+        """Give the JSON files by which the network's own library opens a saved model; dmc's config.json is added."""
+        return {}
 
     def reopen(self, arch: str, given: str | None, folder: Path, model: str) -> str:
         """Name the architecture of a saved model; `given` is the user's name for it, or None."""

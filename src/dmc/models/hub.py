@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from dmc.errors import DmcError, first_line
+
+HUB = "hf-hub:"  # begins the name of a model on the hub
 
 
 @contextmanager
@@ -19,7 +22,7 @@ def downloading(what: str, hint: str = "") -> Iterator[None]:
     from huggingface_hub import constants
 
     asked_for = constants.HF_HUB_OFFLINE
-    away = not asked_for and not _reachable()
+    away = not asked_for and not reachable()
     constants.HF_HUB_OFFLINE = asked_for or away
     try:
         with quiet("timm"), quiet("huggingface_hub"):
@@ -33,7 +36,15 @@ def downloading(what: str, hint: str = "") -> Iterator[None]:
         constants.HF_HUB_OFFLINE = asked_for
 
 
-def _reachable() -> bool:
+def download(repo: str, files: Sequence[str]) -> Path:
+    """Get these files of a model on the hub, as far as it has them; give the folder that they are in."""
+    from huggingface_hub import snapshot_download
+
+    with downloading(f"{HUB}{repo}"):
+        return Path(snapshot_download(repo, allow_patterns=list(files)))
+
+
+def reachable() -> bool:
     """Try to reach the hub, by the client's own session, which knows of proxies and mirrors."""
     from huggingface_hub import constants, get_session
 

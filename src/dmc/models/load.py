@@ -9,20 +9,18 @@ from typing import Any, cast
 
 from dmc.classes import Classes, read_names
 from dmc.config import Output
-from dmc.data.preprocess import Preprocessing
-from dmc.documents import read_json
+from dmc.data.preprocess import Preprocessing, preprocessing_in
 from dmc.errors import DmcError
 from dmc.imagenet import imagenet_names
+from dmc.model_config import ModelConfig, TransformersConfig, read_model_config
 from dmc.models.architecture_source import Trained
-from dmc.models.hub import downloading
+from dmc.models.hub import HUB, download
 from dmc.models.model import MODELS, Model
 from dmc.models.specialist import Specialist
-from dmc.models.timm_config import ModelConfig, preprocessing_in
-from dmc.models.weights import WEIGHT_FILES, load_weights, read_weights, require_outputs, weights_in
+from dmc.models.weights import MODEL_FILES, load_weights, read_weights, require_outputs, weights_in
 from dmc.specs import split_spec
 
-SETTINGS = ("arch", "classes", "output", "size", "mean", "std", "interpolation", "crop_pct")
-HUB = "hf-hub:"
+SETTINGS = ("arch", "classes", "output", "size", "mean", "std", "interpolation", "crop_pct", "crop_mode")
 
 
 def load(
@@ -32,7 +30,7 @@ def load(
     preprocessing: Preprocessing | None = None,
     output: Output | None = None,
 ) -> Model:
-    """Load a saved folder, `timm:NAME`, `hf-hub:OWNER/NAME`, `torchvision:NAME`, or a state dict file.
+    """Load a saved folder, `timm:NAME`, `hf-hub:OWNER/NAME`, `torchvision:NAME`, `transformers:NAME`, or a state dict.
 
     A state dict (`.safetensors`, `.pt`, `.pth`) needs `arch` and `classes`: names, a file with a name on each
     line, or `"imagenet-1k"`. Settings may also follow the source as text: `old.pth,arch=resnet32,classes=old.txt`.
@@ -96,6 +94,7 @@ class Given:
                 std=numbers("std", usual.std),
                 interpolation=cast(Any, settings.get("interpolation", usual.interpolation)),
                 crop_pct=float(settings.get("crop_pct", usual.crop_pct)),
+                crop_mode=cast(Any, settings.get("crop_mode", usual.crop_mode)),
             )
         except ValueError as error:
             raise DmcError(f"{name}: {error}") from None
@@ -104,14 +103,13 @@ class Given:
 def _find(path: str, given: Given) -> tuple[type[Model], Trained]:
     """Get the trained network that a text means, and its kind of model."""
     if path.startswith(HUB):
-        return _from_folder(_download(path.removeprefix(HUB)), path, given)
+        repo = path.removeprefix(HUB)
+        return _from_folder(download(repo, MODEL_FILES), path, given, repo)
     kind = class_for(path)
-    listed = kind.architectures.entry(path)
-    if listed.releases(path):
-        trained = listed.source().released(path)
-        return kind, trained._replace(labels=kind.labels(trained.labels, given.names, trained.width, path))
+    if kind.architectures.entry(path).releases(path):
+        return _released(kind, path, path, given)
     if Path(path).is_dir():
-        return _from_folder(Path(path), path, given)
+        return _from_folder(Path(path), path, given, path)
     if Path(path).is_file():
         return _from_state_dict(Path(path), given)
     schemes = {entry.scheme for kind in MODELS.values() for entry in kind.architectures.entries} - {None}
@@ -131,8 +129,16 @@ def _from_state_dict(path: Path, given: Given) -> tuple[type[Model], Trained]:
     return kind, Trained(module, arch, preprocessing, given.names, width, {"weights": str(path)})
 
 
-def _from_folder(folder: Path, name: str, given: Given) -> tuple[type[Model], Trained]:
+def _released(kind: type[Model], arch: str, name: str, given: Given) -> tuple[type[Model], Trained]:
+    trained = kind.architectures.find(arch).released(arch)
+    return kind, trained._replace(labels=kind.labels(trained.labels, given.names, trained.width, name))
+
+
+def _from_folder(folder: Path, name: str, given: Given, place: str) -> tuple[type[Model], Trained]:
+    """Read a folder; `place` is what it is called where models are named by their places."""
     config = _read_config(folder, name)
+    if isinstance(config, TransformersConfig):
+        return _released(Specialist, f"transformers:{place}", name, given)
     own, width = config.own, config.num_classes
     tag = own.task or Specialist.pipeline_tag  # a folder that dmc did not write is timm's
     if tag not in MODELS:
@@ -153,20 +159,12 @@ def _from_folder(folder: Path, name: str, given: Given) -> tuple[type[Model], Tr
     return kind, Trained(module, arch, preprocessing, labels, width, own.provenance, own.columns, own.output)
 
 
-def _read_config(folder: Path, name: str) -> ModelConfig:
-    path = folder / "config.json"
-    if not path.exists():
+def _read_config(folder: Path, name: str) -> ModelConfig | TransformersConfig:
+    if not (folder / "config.json").exists():
         begun = any((folder / place / "run.json").exists() for place in (".", "specialist"))  # `learn` trains one there
         unfinished = "holds a run that is not finished: resume it first" if begun else ""
         raise DmcError(f"{name} {unfinished or 'is not a model folder: it has no config.json'}")
-    return read_json(path, ModelConfig, f"{name} is not a model folder: config.json")
-
-
-def _download(repo: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    with downloading(f"{HUB}{repo}"):
-        return Path(snapshot_download(repo, allow_patterns=["config.json", *WEIGHT_FILES]))
+    return read_model_config(folder, name)
 
 
 def _class_names(classes: Sequence[str] | str | Path | None) -> Sequence[str] | None:

@@ -10,7 +10,6 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_args
 
@@ -26,8 +25,8 @@ from dmc.errors import DmcError
 from dmc.files import replacing, write_text
 from dmc.locks import IDLE, sweep
 from dmc.models.architecture_source import Architectures
+from dmc.models.card import card
 from dmc.seeds import seed_for
-from dmc.text import in_markdown
 
 AnyModel = TypeVar("AnyModel", bound="Model")  # one kind of model, such as a classifier
 MODELS: dict[str, type[Model]] = {}  # every kind, by its pipeline tag
@@ -186,7 +185,7 @@ class Model(ABC):
             "arch": self.arch,
             "classes": list(self.names),
             "output": self.output,
-            "preprocessing": asdict(self.preprocessing),
+            "preprocessing": self.preprocessing.settings,
         }
 
     @property
@@ -194,10 +193,11 @@ class Model(ABC):
         """A hash of the weights and of what their outputs mean."""
         c, p = self.classes, self.preprocessing
         # Written out, so that a renamed class or field does not keep runs of earlier versions from being resumed.
+        mode = "" if p.crop_mode == "center" else f", crop_mode={p.crop_mode!r}"
         meaning = (
             f"(Classes(names={c.names!r}, columns={c.columns!r}, width={c.width!r}), "
             f"Preprocessing(size={p.size!r}, mean={p.mean!r}, std={p.std!r}, interpolation={p.interpolation!r}, "
-            f"crop_pct={p.crop_pct!r}), {self.output!r})"
+            f"crop_pct={p.crop_pct!r}{mode}), {self.output!r})"
         )
         digest = hashlib.sha256(meaning.encode())
         for key, value in sorted(self.module.state_dict().items()):
@@ -205,8 +205,11 @@ class Model(ABC):
             digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
 
-    def save(self, folder: str | Path) -> Path:
-        """Write weights, configuration and model card; `dmc.load(folder)` gives the model back."""
+    def save(self, folder: str | Path, *, license: str | None = None, hub_name: str = "") -> Path:
+        """Write weights, configuration and model card; `dmc.load(folder)` gives the model back.
+
+        The card tells the license and the name on the hub (`OWNER/NAME`), if they are given.
+        """
         if self.arch is None:
             raise DmcError(
                 f"{self.name} has no architecture name, so nobody could load it again; set `arch`, "
@@ -215,14 +218,17 @@ class Model(ABC):
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder, idle=IDLE)
-        arch = self.architectures.find(self.arch).keep(self.arch, folder)
+        source = self.architectures.find(self.arch)
+        arch = source.keep(self.arch, folder)
         tensors = {k: v.detach().cpu().contiguous().clone() for k, v in self.module.state_dict().items()}
         with replacing(folder / "model.safetensors") as path:
             # Not by `save_file`, which a kill makes leave a file behind whose name does not tell whose it was.
             path.write_bytes(save(tensors, metadata={"format": "pt"}))
-        write_text(folder / "README.md", self._card(arch))
-        config = json.dumps(self._config(arch), indent=2) + "\n"
-        write_text(folder / "config.json", config)  # last: it completes the folder
+        write_text(folder / "README.md", card(self, arch, license, hub_name))
+        files = source.library_files(self.module, self.classes, self.preprocessing, self.output)
+        config = files.pop("config.json", {}) | self._config(arch)
+        for name, content in (*files.items(), ("config.json", config)):  # which completes the folder
+            write_text(folder / name, json.dumps(content, indent=2) + "\n")
         return folder
 
     def _config(self, arch: str) -> dict[str, Any]:
@@ -239,43 +245,16 @@ class Model(ABC):
                 "std": list(p.std),
                 "interpolation": p.interpolation,
                 "crop_pct": p.crop_pct,
+                "crop_mode": p.crop_mode,
             },
             "dmc": {
                 "task": self.pipeline_tag,
                 "output": self.output,
                 "columns": None if self.classes.whole else list(self.classes.columns),
+                "parameters": self.parameter_count,
                 "provenance": self.provenance,
             },
         }
-
-    def _card(self, arch: str) -> str:
-        p = asdict(self.preprocessing)
-        named = f', arch="{arch}"' if self.architectures.find(arch).runs_code else ""
-        lines = [
-            "---",
-            f"library_name: {self.library_name}",
-            f"pipeline_tag: {self.pipeline_tag}",
-            f"tags: [{self.pipeline_tag}, deep-model-consolidation]",
-            "---",
-            f"# {in_markdown(arch)}, {counted(self.names)}",
-            "",
-            f'Made with `dmc` (deep-model-consolidation). Load it with `dmc.load("this-folder"{named})`.',
-            "",
-            f"- classes: {'; '.join(map(in_markdown, self.names))}",
-            f"- parameters: {self.parameter_count:,}",
-            f"- output: {self.output}",
-            *(f"- {key}: {value}" for key, value in p.items()),
-            "",
-            "## Where it comes from",
-            "",
-            *(
-                f"- {in_markdown(key)}: {in_markdown(line)}"
-                for key, value in self.provenance.items()
-                for line in (value if isinstance(value, list) else [value])
-            ),
-            "",
-        ]
-        return "\n".join(lines)
 
 
 def require(model: Model, kind: type[AnyModel]) -> AnyModel:

@@ -68,7 +68,7 @@ class Specialist(Model):
     def transform(self) -> CenterCrop:
         """How an image is resized and cropped in evaluation."""
         p = self.preprocessing
-        return CenterCrop(p.size, p.interpolation, p.crop_pct)
+        return CenterCrop(p.size, p.interpolation, p.crop_pct, p.crop_mode)
 
     def blank(self) -> Tensor:
         size = self.preprocessing.size

@@ -7,12 +7,12 @@ import re
 import timm
 from torch import nn
 
-from dmc.data.preprocess import Preprocessing
+from dmc.data.preprocess import Preprocessing, preprocessing_in
 from dmc.errors import DmcError, nearest
+from dmc.model_config import PretrainedCfg, labels_in
 from dmc.models.architecture_source import ClassifierSource, Trained
 from dmc.models.cifar_resnet import register_with_timm
 from dmc.models.hub import downloading
-from dmc.models.timm_config import PretrainedCfg, labels_in, preprocessing_in
 
 PAPERS = re.compile(r"resnet(\d{1,4})")  # how papers write the CIFAR ResNets, too
 

@@ -21,6 +21,7 @@ from dmc.errors import DmcError, first_line
 
 logger = logging.getLogger("dmc")
 WEIGHT_FILES = ("model.safetensors", "pytorch_model.bin")
+MODEL_FILES = ("config.json", "preprocessor_config.json", *WEIGHT_FILES)
 WRAPPINGS = ("state_dict", "model_state_dict", "model", "net")  # what training scripts put around a state dict
 COUNTER = "num_batches_tracked"
 ANOTHER = "for another network, dmc.Specialist(module, classes, preprocessing) takes the module itself"

@@ -35,8 +35,8 @@ from dmc.documents import Document, RunRecord, read_json, short
 from dmc.errors import DmcError, first_line
 from dmc.files import OWN_FILES, read_bytes, replacing, require_free, system_reason, write_text
 from dmc.locks import sweep
+from dmc.model_config import ModelConfig
 from dmc.models.model import AnyModel
-from dmc.models.timm_config import ModelConfig
 from dmc.models.weights import load_weights, read_weights, weights_in
 from dmc.processes import is_main, together
 from dmc.training.checkpoint import Stateful, fill, read_checkpoint, require_same_form

@@ -1,0 +1,151 @@
+"""transformers' image processors: find the preprocessing that does the same, and write one.
+
+There are dozens of classes of processors, with settings that mean different things in each. So a processor is tried
+out: what it makes of a black, a white and a colourful image tells what it does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dmc.data.decode import CenterCrop
+from dmc.data.preprocess import CropMode, Interpolation, Preprocessing
+from dmc.device import per_channel
+from dmc.documents import AnyObject, read_json
+from dmc.errors import DmcError, first_line
+from dmc.model_config import Side
+from dmc.models.hub import quiet
+
+FILE = "preprocessor_config.json"
+FILTERS: dict[int, Interpolation] = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # by Pillow's numbers
+Process = Callable[[Image.Image], Tensor]
+log = logging.getLogger("dmc")
+
+
+class ProcessorConfig(AnyObject):
+    """preprocessor_config.json: what takes time and memory is bounded."""
+
+    size: Side | dict[str, Side] | None = None
+    crop_size: Side | dict[str, Side] | None = None
+    crop_pct: float | None = None
+    resample: int = 2
+
+
+def preprocessing_of(folder: Path, name: str) -> Preprocessing:
+    """Find the preprocessing that does what a folder's image processor does; refuse a processor that does more."""
+    if not (folder / FILE).exists():
+        raise DmcError(f"{name} has no {FILE}: save its image processor beside it, which says what it wants to see")
+    told = read_json(folder / FILE, ProcessorConfig)
+    process = _processor(folder, name)
+    low_3HW, high_3HW = (process(Image.new("RGB", (32, 32), colour)) for colour in ("black", "white"))
+    size, width = low_3HW.shape[1:]
+    if size != width:
+        raise DmcError(f"{name} sees images of {size}x{width} pixels, and dmc's are square")
+    interpolation = FILTERS.get(told.resample, "bicubic")
+    if told.resample not in FILTERS:
+        log.warning(f"{name}: dmc has not the filter by which it resizes images, and takes {interpolation} instead")
+    mean, std = _normalisation(low_3HW, high_3HW, name)
+    tried = [Preprocessing(size, mean, std, interpolation, *crop) for crop in _crops(told, size)]
+    picture = _picture(size)
+    wanted_3HW = process(picture)
+    differences = [_difference(wanted_3HW, one, picture) for one in tried]
+    least = min(differences)
+    if not least <= 1.5 + 128 / size:  # of 255: rounded values, and a picture that is moved by half a pixel
+        raise DmcError(
+            f"{name}: its image processor does more than resize, crop and normalise, so dmc cannot show it images as "
+            f"it wants them (pixels would differ by {least:.0f} of 255 on average)"
+        )
+    return tried[differences.index(least)]
+
+
+def _processor(folder: Path, name: str) -> Process:
+    """Make the processor, which is a function of an image."""
+    from transformers import AutoImageProcessor
+
+    def process(image: Image.Image) -> Tensor:
+        with blaming(f"{name}: its image processor cannot be used"):
+            pixels_N3HW: Tensor = processor(image, return_tensors="pt")["pixel_values"]
+            if pixels_N3HW.ndim != 4 or pixels_N3HW.shape[:2] != (1, 3):
+                raise ValueError(f"it makes {tuple(pixels_N3HW.shape)} of an image")
+            return pixels_N3HW[0].float()
+
+    with blaming(f"{name}: its image processor cannot be used"):
+        processor = AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    return process
+
+
+@contextmanager
+def blaming(complaint: str) -> Iterator[None]:
+    """Turn anything that transformers raises into a one-line error, and let it neither log nor show its progress."""
+    from transformers.utils import logging as theirs
+
+    shown = theirs.is_progress_bar_enabled()
+    theirs.disable_progress_bar()
+    try:
+        with quiet("transformers"):
+            yield
+    except Exception as error:  # whatever a configuration makes it raise
+        raise DmcError(f"{complaint}: {type(error).__name__}: {first_line(error)}") from None
+    finally:
+        if shown:
+            theirs.enable_progress_bar()
+
+
+def _normalisation(low_3HW: Tensor, high_3HW: Tensor, name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Find mean and std from what becomes of black and of white."""
+    low_3, high_3 = (pixels_3HW.double().mean(dim=(1, 2)) for pixels_3HW in (low_3HW, high_3HW))
+    if not (high_3 > low_3).all():
+        raise DmcError(f"{name}: its image processor does not tell white from black")
+    std_3 = 1 / (high_3 - low_3)
+    return tuple(round(v, 6) for v in (-low_3 * std_3).tolist()), tuple(round(v, 6) for v in std_3.tolist())
+
+
+def _crops(told: ProcessorConfig, size: int) -> list[tuple[float, CropMode]]:
+    """Give the ways of cropping that the settings may mean."""
+    resized = [told.size] if isinstance(told.size, int) else (told.size or {}).values()
+    shares = dict.fromkeys([1.0, *(size / side for side in resized), told.crop_pct or 1.0])
+    modes: tuple[CropMode, ...] = ("center", "squash")
+    return [(share, mode) for share in shares if 0 < share <= 1 for mode in modes]
+
+
+def _picture(size: int) -> Image.Image:
+    """Draw a smooth picture, much wider than high, in which every place has another colour."""
+    across, down = np.linspace(0, 255, 3 * size), np.linspace(0, 255, size)
+    red, green = np.meshgrid(across, down)
+    return Image.fromarray(np.stack([red, green, 255 - (red + green) / 2], axis=2).round().astype(np.uint8))
+
+
+def _difference(wanted_3HW: Tensor, tried: Preprocessing, picture: Image.Image) -> float:
+    """Give the mean difference of pixels between what a processor and a preprocessing make of a picture, of 255."""
+    shaped_3HW = CenterCrop(tried.size, tried.interpolation, tried.crop_pct, tried.crop_mode)(picture)
+    difference_3HW = (tried(shaped_3HW[None])[0] - wanted_3HW).abs() * per_channel(tried.std, torch.device("cpu"))[0]
+    return 255 * float(difference_3HW.mean())
+
+
+def as_processor(preprocessing: Preprocessing) -> dict[str, Any]:
+    """Write a preprocessing as the settings of CLIP's image processor, which takes its parts in the same order."""
+    p = preprocessing
+    resized = round(p.size / p.crop_pct)
+    return {
+        "image_processor_type": "CLIPImageProcessor",
+        "do_convert_rgb": True,
+        "do_resize": True,
+        "size": {"height": resized, "width": resized} if p.crop_mode == "squash" else {"shortest_edge": resized},
+        "resample": next(number for number, name in FILTERS.items() if name == p.interpolation),
+        "do_center_crop": True,
+        "crop_size": {"height": p.size, "width": p.size},
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(p.mean),
+        "image_std": list(p.std),
+    }
