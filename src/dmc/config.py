@@ -25,9 +25,8 @@ Scale = Literal["none", "pool-std", "balanced", "auto"]
 Output = Literal["softmax", "sigmoid"]
 ProfileName = Literal["auto", "paper"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
-Tracker = Literal[
-    "tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "dvclive", "swanlab", "trackio"
-]  # by accelerate's names, which are also those of their packages
+# By accelerate's names, which are also those of their packages.
+Tracker = Literal["tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "swanlab", "trackio"]
 KD_TEMPERATURE = 2.0  # where none is given
 AUTO = "auto"  # initial weights: ImageNet's where they help and can be had
 # Limits beyond which a number is a slip, and would overflow somewhere or fill the memory.

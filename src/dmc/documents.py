@@ -63,10 +63,15 @@ class RunRecord(AnyObject):
 
 def read_json(path: Path, schema: type[AnyDocument], blame: str = "") -> AnyDocument:
     """Read a file, which must be there, through its schema; `blame` begins the error about one that does not fit."""
+    return parsed(read_text(path), schema, blame or f"{path} is damaged: it")
+
+
+def parsed(text: str, schema: type[AnyDocument], blame: str) -> AnyDocument:
+    """Read a text through a schema."""
     try:
-        return schema.model_validate_json(read_text(path))
+        return schema.model_validate_json(text)
     except ValidationError as error:
-        raise DmcError(f"{blame or f'{path} is damaged: it'} {_in_words(error)}") from None
+        raise DmcError(f"{blame} {_in_words(error)}") from None
 
 
 def read_result(path: Path, schema: type[AnyDocument]) -> AnyDocument:

@@ -33,9 +33,7 @@ class TrainKeywords(LengthKeywords, total=False):
 
     resume: bool | Literal["auto"]
     checkpoint_every: float
-    track: (
-        Literal["tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "dvclive", "swanlab", "trackio"] | None
-    )
+    track: Literal["tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "swanlab", "trackio"] | None
     arch: str | None
     size: int | None
     weights: str | None
@@ -73,9 +71,7 @@ class ConsolidateKeywords(CheckKeywords, total=False):
 
     resume: bool | Literal["auto"]
     checkpoint_every: float
-    track: (
-        Literal["tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "dvclive", "swanlab", "trackio"] | None
-    )
+    track: Literal["tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "swanlab", "trackio"] | None
 
 
 class LearnKeywords(ConsolidateKeywords, total=False):

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Self
 from pydantic import Field, field_validator, model_validator
 
 from dmc.config import Output
-from dmc.documents import AnyObject, Document, read_json
+from dmc.documents import AnyObject, Document, parsed
+from dmc.files import read_text
 
 WRITTEN = ("num_classes", "label_names", "pretrained_cfg", "architecture")  # keys of each config.json that dmc writes
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # tensors of weights that are no parameters
@@ -109,10 +110,10 @@ def require_columns(own: OwnSection, width: int) -> None:
 
 def read_model_config(folder: Path, name: str) -> ModelConfig | TransformersConfig:
     """Read a folder's config.json, in the form that it has; `name` is the model's, for errors."""
-    path, blame = folder / "config.json", f"{name} is not a model folder: config.json"
-    if "model_type" in read_json(path, AnyObject, blame).content:
-        return read_json(path, TransformersConfig, blame)
-    return read_json(path, ModelConfig, blame)
+    text, blame = read_text(folder / "config.json"), f"{name} is not a model folder: config.json"
+    if "model_type" in parsed(text, AnyObject, blame).content:
+        return parsed(text, TransformersConfig, blame)
+    return parsed(text, ModelConfig, blame)
 
 
 def labels_in(config: Mapping[str, Any]) -> Sequence[str]:

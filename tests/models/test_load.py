@@ -82,7 +82,9 @@ def test_a_kind_of_model_that_dmc_has_never_heard_of(tmp_path: Path, segmenter: 
     assert dmc.load("toys:pointwise").names == ("sky", "sea", "sand")
     wide = made.widened(["sand"])
     assert torch.equal(wide.module(IMAGES.float())[:, :2], made.module(IMAGES.float()))
-    with pytest.raises(DmcError, match=r"no model at gone: .* timm:, torchvision:, toys: or hf-hub:NAME"):
+    with pytest.raises(
+        DmcError, match=r"no model at gone: .* timm:, torchvision:, toys:, transformers: or hf-hub:NAME"
+    ):
         load("gone")
 
 

@@ -25,7 +25,7 @@ from dmc.errors import DmcError
 from dmc.files import replacing, write_text
 from dmc.locks import IDLE, sweep
 from dmc.models.architecture_source import Architectures
-from dmc.models.card import card
+from dmc.models.card import Card
 from dmc.seeds import seed_for
 
 AnyModel = TypeVar("AnyModel", bound="Model")  # one kind of model, such as a classifier
@@ -224,12 +224,28 @@ class Model(ABC):
         with replacing(folder / "model.safetensors") as path:
             # Not by `save_file`, which a kill makes leave a file behind whose name does not tell whose it was.
             path.write_bytes(save(tensors, metadata={"format": "pt"}))
-        write_text(folder / "README.md", card(self, arch, license, hub_name))
+        write_text(folder / "README.md", self._card(arch, license, hub_name).text())
         files = source.library_files(self.module, self.classes, self.preprocessing, self.output)
         config = files.pop("config.json", {}) | self._config(arch)
         for name, content in (*files.items(), ("config.json", config)):  # which completes the folder
             write_text(folder / name, json.dumps(content, indent=2) + "\n")
         return folder
+
+    def _card(self, arch: str, license: str | None, hub_name: str) -> Card:
+        source = self.architectures.find(arch)
+        return Card(
+            arch=arch,
+            runs_code=source.runs_code,
+            names=self.names,
+            parameters=self.parameter_count,
+            output=self.output,
+            preprocessing=self.preprocessing,
+            provenance=self.provenance,
+            task=self.pipeline_tag,
+            library=source.library or self.library_name,
+            license=license,
+            hub_name=hub_name,
+        )
 
     def _config(self, arch: str) -> dict[str, Any]:
         p = self.preprocessing
