@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
 from dmc.errors import DmcError, nearest
@@ -226,7 +226,7 @@ class RunConfig(Config):
         word="auto",
     )
     checkpoint_every: float = option(30.0, "Seconds between checkpoints: the most that a kill can lose", ge=0)
-    track: Tracker | None = option(
+    track: Annotated[Tracker | None, AfterValidator(require_tracker)] = option(
         None, "A tracker that gets the metrics, too; tensorboard writes into the run's folder"
     )
 
@@ -235,12 +235,6 @@ class RunConfig(Config):
     def _auto_is_yes(cls, given: Any) -> Any:
         """Take the word that job scripts have for a run that is continued if there is one."""
         return given == "auto" or given
-
-    @field_validator("track")
-    @classmethod
-    def _installed(cls, tracker: Tracker | None) -> Tracker | None:
-        require_tracker(tracker)
-        return tracker
 
 
 RESUMED = RunConfig(resume=True)  # for whoever goes on with what is there: a demo, a cell of the benchmark

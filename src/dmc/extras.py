@@ -1,8 +1,11 @@
 """Optional packages, which only some jobs need."""
 
 from importlib.util import find_spec
+from typing import TypeVar
 
 from dmc.errors import DmcError
+
+AnyName = TypeVar("AnyName", bound=str | None)
 
 
 def require_extra(extra: str, *packages: str) -> None:
@@ -12,9 +15,10 @@ def require_extra(extra: str, *packages: str) -> None:
         raise DmcError(f"not installed: {', '.join(missing)}; pip install 'deep-model-consolidation[{extra}]'")
 
 
-def require_tracker(name: str | None) -> None:
-    """Refuse a tracker whose package, which has the same name, is not installed; None is no tracker."""
+def require_tracker(name: AnyName) -> AnyName:
+    """Give a tracker's name back if its package, which has the same name, is installed; None is no tracker."""
     if name == "tensorboard":
-        require_extra("track", name)
+        require_extra("track", "tensorboard")
     elif name is not None and find_spec(name) is None:
         raise DmcError(f"not installed: {name}; pip install {name}")
+    return name

@@ -23,7 +23,6 @@ from dmc.device import per_channel
 from dmc.documents import AnyObject, read_json
 from dmc.errors import DmcError, first_line
 from dmc.model_config import Side
-from dmc.models.hub import quiet
 
 FILE = "preprocessor_config.json"
 FILTERS: dict[int, Interpolation] = {0: "nearest", 2: "bilinear", 3: "bicubic"}  # by Pillow's numbers
@@ -88,14 +87,15 @@ def blaming(complaint: str) -> Iterator[None]:
     """Turn anything that transformers raises into a one-line error, and let it neither log nor show its progress."""
     from transformers.utils import logging as theirs
 
-    shown = theirs.is_progress_bar_enabled()
+    shown, verbosity = theirs.is_progress_bar_enabled(), theirs.get_verbosity()
     theirs.disable_progress_bar()
+    theirs.set_verbosity_error()
     try:
-        with quiet("transformers"):
-            yield
+        yield
     except Exception as error:  # whatever a configuration makes it raise
         raise DmcError(f"{complaint}: {type(error).__name__}: {first_line(error)}") from None
     finally:
+        theirs.set_verbosity(verbosity)
         if shown:
             theirs.enable_progress_bar()
 
