@@ -141,6 +141,7 @@ def test_a_student_is_one_of_transformers_too(dmc: Dmc, vit: Path, tmp_path: Pat
     model = load_specialist(merged)
     assert model.names == ("cat", "dog", "owl", "red", "blue")
     assert model.provenance["made by"] == "dmc consolidate"
+    shown = dmc("show", vit).out
     shutil.rmtree(vit)  # it needs no other folder
     found = AutoModelForImageClassification.from_pretrained(merged)
     assert type(found) is ViTForImageClassification
@@ -150,6 +151,7 @@ def test_a_student_is_one_of_transformers_too(dmc: Dmc, vit: Path, tmp_path: Pat
     assert "library_name: transformers" in (merged / "README.md").read_text()
     again = load_specialist(merged).save(tmp_path / "again")
     assert load_specialist(again).fingerprint == model.fingerprint
+    assert "  sees image_processor_type ViTImageProcessor, size {'height': 16, 'width': 16}, " in shown
     assert dmc("show", merged).out.startswith(
         f"{merged}: transformers:ViTForImageClassification, image-classification, "
     )

@@ -49,6 +49,7 @@ def test_a_finished_run_is_a_model_and_how_it_did(dmc: Dmc, trained: Path, label
     said = dmc("show", trained).out
     assert said.startswith(f"{trained}: cifar_resnet8, image-classification, {network.parameter_count:,} parameters\n")
     assert "  2 classes: green; red\n" in said
+    assert "  sees size 16, mean 0.5071/0.4865/0.4409, std 0.2673/0.2564/0.2762, interpolation bilinear, " in said
     assert "  made by: dmc train\n" in said
     assert "resume" not in said
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from dmc.models.model import Model
 
 MEASURED = ("confusion.npy", "precisions.json")  # what a finished group of a comparison holds
+PROCESSOR = ("image_processor_type", "size", "crop_size", "crop_pct", "resample", "image_mean", "image_std")
 SHARED = ("first", "shared")  # folders of a comparison that belong to no method
 Shown = dict[str, Any]
 
@@ -75,7 +76,7 @@ def _saved_model(folder: Path) -> Shown:
         "arch": config.architecture,
         "classes": list(config.label_names),
         "output": config.own.output,
-        "preprocessing": _seen(config.pretrained_cfg) if config.pretrained_cfg else None,
+        "preprocessing": _seen(config.pretrained_cfg) if config.pretrained_cfg else _processor(folder),
         "parameters": config.own.parameters or parameters_in(folder),
         "provenance": config.own.provenance,
     }
@@ -83,6 +84,13 @@ def _saved_model(folder: Path) -> Shown:
 
 def _seen(cfg: PretrainedCfg) -> Shown:
     return {"size": cfg.input_size[1], **cfg.model_dump(mode="json", exclude={"architecture", "input_size"})}
+
+
+def _processor(folder: Path) -> Shown | None:
+    """Give the settings of transformers' image processor that tell most."""
+    path = folder / "preprocessor_config.json"
+    told = read_json(path, AnyObject).content if path.exists() else {}
+    return {key: told[key] for key in PROCESSOR if key in told} or None
 
 
 def _run(folder: Path) -> Shown:
@@ -178,12 +186,17 @@ def _model_lines(place: str, model: Shown) -> list[str]:
         f"  {counted(model['classes'])}: {listed(model['classes'])}",
     ]
     if seen:
-        numbers = ", ".join(f"{what} {'/'.join(f'{value:.3g}' for value in seen[what])}" for what in ("mean", "std"))
-        crop = f"crop_pct {seen['crop_pct']:.3g}"
-        lines.append(f"  sees {seen['size']} pixels, {seen['interpolation']}, {crop}, {numbers}")
+        lines.append(f"  sees {', '.join(f'{key} {_value(value)}' for key, value in seen.items())}")
     if model["output"]:
         lines.append(f"  output: {model['output']}")
     return lines + [f"  {key}: {line}" for key, line in provenance_lines(model["provenance"])]
+
+
+def _value(value: Any) -> str:
+    """Word a setting; the numbers of a list are joined by slashes."""
+    if isinstance(value, list | tuple):
+        return "/".join(map(_value, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _run_lines(run: Shown) -> list[str]:
