@@ -245,8 +245,8 @@ class NetworkConfig(Config):
 
     arch: str | None = option(
         None,
-        "Architecture: cifar_resnetN (N = 6n+2), torchvision:NAME, a name of timm's, your FILE.py:FUNCTION; or a "
-        "detector such as retinanet_resnet50_fpn",
+        "Architecture: cifar_resnetN (N = 6n+2), torchvision:NAME, transformers:NAME, a name of timm's, your "
+        "FILE.py:FUNCTION; or a detector such as retinanet_resnet50_fpn",
         usual="one that suits the images; for a student, the largest teacher's",
     )
     size: int | None = option(
