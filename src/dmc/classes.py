@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from dmc.errors import DmcError, nearest
+from dmc.files import read_text
 from dmc.text import one_line
 
 WORDNET_ID = re.compile(r"n\d{8}")
@@ -163,8 +164,5 @@ def listed(names: Sequence[str], most: int = 12) -> str:
 
 def read_names(path: Path) -> tuple[str, ...]:
     """Read a class list from a file with one name on each line."""
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DmcError(f"cannot read the class list {path}: {error}") from None
+    text = read_text(path).removeprefix("\ufeff")  # the byte order mark that some editors write
     return tuple(line.strip() for line in text.splitlines() if line.strip())

@@ -7,6 +7,8 @@ import hashlib
 import json
 import math
 import os
+import platform
+import re
 import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,6 +26,7 @@ OWN_FILES = (
     "model.safetensors",
     "README.md",
 )
+HOST = re.sub(r"[^\w-]", "", platform.node()) or "localhost"
 MOST_BYTES = 64 * 2**20  # of a file that is read whole; callers that expect more say so
 
 
@@ -53,10 +56,15 @@ def read_text(path: Path, limit: int = MOST_BYTES) -> str:
         raise DmcError(f"cannot read {path}: it is not text in UTF-8") from None
 
 
+def part_of(path: Path) -> Path:
+    """Name the file that is written before it takes the place of `path`: several processes may write the same one."""
+    return path.with_name(f".{path.name}.{os.getpid()}@{HOST}.part")
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path to write to; if the block succeeds, move the file to `path` in one step."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")  # several processes may write the same file
+    temporary = part_of(path)
     try:
         yield temporary
         with temporary.open("rb") as written:

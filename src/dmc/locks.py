@@ -11,7 +11,9 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-HALF_WRITTEN = re.compile(r"\..+\.(\d{1,9})\.part")  # see `dmc.files.replacing`
+from dmc.files import HOST
+
+HALF_WRITTEN = re.compile(r"\..+\.(\d{1,9})@([\w-]+)\.part")  # see `dmc.files.part_of`
 IDLE = 3600.0  # seconds after which no process on any machine is still writing a file
 
 
@@ -39,13 +41,17 @@ def held(path: Path) -> bool:
 def sweep(*folders: Path, idle: float = 0.0) -> None:
     """Remove what killed processes left half-written in folders.
 
-    Only who holds a folder's lock may do so at once: elsewhere, processes of another machine may be writing, and what
-    is not as old as `idle` seconds stays.
+    What this machine's own processes left goes at once. Only who holds a folder's lock may remove other machines' files
+    at once, too: elsewhere they may be writing, and what is not as old as `idle` seconds stays.
     """
     for path in (path for folder in folders for path in folder.glob(".*.part")):
         named = HALF_WRITTEN.fullmatch(path.name)
         with suppress(OSError):  # another process may be removing it, too
-            if named and not _alive(int(named[1])) and time.time() - path.lstat().st_mtime >= idle:
+            if named is None or _alive(int(named[1])):
+                continue
+            # Many machines are called localhost, and a file of this process's number may be one of its own.
+            here = named[2] == HOST != "localhost" and int(named[1]) != os.getpid()
+            if here or time.time() - path.lstat().st_mtime >= idle:
                 path.unlink()
 
 

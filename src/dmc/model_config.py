@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from dmc.config import Output
 from dmc.documents import AnyObject, Document, parsed
-from dmc.files import read_text
+from dmc.files import read_text, regular_size
 
 WRITTEN = ("num_classes", "label_names", "pretrained_cfg", "architecture")  # keys of each config.json that dmc writes
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # tensors of weights that are no parameters
@@ -138,6 +138,7 @@ def parameters_in(folder: Path) -> int | None:
     from safetensors import SafetensorError, safe_open
 
     try:
+        regular_size(folder / "model.safetensors")
         with safe_open(folder / "model.safetensors", framework="numpy") as weights:
             shapes = {name: weights.get_slice(name).get_shape() for name in weights.keys()}  # noqa: SIM118 (no mapping)
     except (OSError, SafetensorError):

@@ -148,19 +148,22 @@ class InTurn:
             job.run()
 
 
-def test_a_cell_leaves_no_locks_and_no_halves(bench: Bench) -> None:
+def test_a_cell_leaves_no_locks_and_no_halves(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = replace(bench, group_size=5)
     out, gone = bench.folder, 2**22 + 1  # no process has that number
     place = made(out / "order-0" / "finetuning" / "group-1" / "learned")
-    (place / f".notes.safetensors.{gone}.part").touch()
+    (place / f".notes.safetensors.{gone}@there.part").touch()
     first = made(out / "order-0" / "first" / "learned" / "model-0")
-    (first / f".config.json.{gone}.part").touch()
-    for folder, age in ((out, 7200), (out / "order-0", 0)):  # which have no lock: only what is old is removed
-        (folder / f".groups.json.{gone}.part").touch()
-        os.utime(folder / f".groups.json.{gone}.part", (folder.stat().st_mtime - age,) * 2)
+    (first / f".config.json.{gone}@there.part").touch()
+    for folder, age in ((out, 7200), (out / "order-0", 0)):  # which have no lock: only what is old or ours is removed
+        (folder / f".groups.json.{gone}@here.part").touch()
+        (folder / f".groups.json.{gone}@there.part").touch()
+        os.utime(folder / f".groups.json.{gone}@there.part", (folder.stat().st_mtime - age,) * 2)
+    monkeypatch.setattr("dmc.locks.HOST", "here")
     bench.run_all([METHODS["finetuning"]], [0], InTurn())
     assert bench.finished("finetuning", 0)
-    assert [p for p in out.rglob("*") if p.name.startswith(".")] == [out / "order-0" / f".groups.json.{gone}.part"]
+    left = [p for p in out.rglob("*") if p.name.startswith(".")]
+    assert left == [out / "order-0" / f".groups.json.{gone}@there.part"]
 
 
 def test_who_waits_for_a_lock_notices_that_its_file_has_gone(tmp_path: Path) -> None:
@@ -178,10 +181,10 @@ def test_who_waits_for_a_lock_notices_that_its_file_has_gone(tmp_path: Path) -> 
 
 
 def test_only_half_written_files_of_dead_processes_are_removed(tmp_path: Path) -> None:
-    for name in (".a.part", "a.1.part", f".a.{os.getppid()}.part", ".a.99999999999.part", ".part"):
+    for name in (".a.part", "a.1@x.part", f".a.{os.getppid()}@x.part", ".a.99999999999@x.part", ".part", ".a.1.part"):
         (tmp_path / name).touch()
     before = sorted(tmp_path.iterdir())
-    (tmp_path / f".a.{2**22 + 1}.part").symlink_to(tmp_path / "a.1.part")
+    (tmp_path / f".a.{2**22 + 1}@x.part").symlink_to(tmp_path / "a.1@x.part")
     sweep(tmp_path)
     assert sorted(tmp_path.iterdir()) == before
 

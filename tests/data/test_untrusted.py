@@ -27,6 +27,7 @@ from PIL import Image
 
 from dmc.bench.coco import CocoImages
 from dmc.bench.readers import CubImages, DownsampledImageNet, cifar_binary, mnist
+from dmc.classes import read_names
 from dmc.data.annotations import open_annotated, read_coco
 from dmc.data.decode import CenterCrop, DecodeError, can_be_reduced, decode, decode_or_skip, decoded, open_image
 from dmc.data.loader import StreamLoader, open_loader
@@ -309,6 +310,8 @@ def test_nothing_waits_for_a_fifo(tmp_path: Path) -> None:
                 open_annotated(path)
         with pytest.raises(DmcError, match="not a regular file"):
             read_coco(tmp_path / "a.json")
+        with pytest.raises(DmcError, match="it is not a regular file"):
+            read_names(fifo("names.txt"))
         (record,) = pictures(fifo("a.png"))
         with pytest.raises(DecodeError, match=r"a\.png: cannot be read: it is not a regular file"):
             decode(record, CenterCrop(4))
@@ -316,6 +319,18 @@ def test_nothing_waits_for_a_fifo(tmp_path: Path) -> None:
         for read in (lambda: cifar_binary(bad, bad, bad), lambda: mnist(bad), lambda: DownsampledImageNet(bad)):
             with pytest.raises(DmcError, match="not a regular file"):
                 read()
+
+
+@pytest.mark.parametrize("name", ["a.jpg", "a.tar.gz", "a.parquet"])
+def test_a_link_to_a_folder_that_is_named_like_a_file_is_not_followed(tmp_path: Path, name: str) -> None:
+    """It may lead to `/`, below which one could search for images for hours."""
+    write_images(tmp_path / "real", 3)
+    (tmp_path / name).symlink_to("real")
+    (tmp_path / "folder.v2").symlink_to("real")
+    for opening in (open_images, pictures):
+        with pytest.raises(DmcError, match="is named like a file, and is a link to a folder"):
+            opening(tmp_path / name)
+        assert len(opening(tmp_path / "folder.v2")) == 3
 
 
 def test_only_regular_files_of_a_bounded_size_are_read_whole(tmp_path: Path) -> None:

@@ -164,7 +164,7 @@ def test_tensors_that_agree_in_all_but_name_are_taken_in_order(dmc: Dmc, tmp_pat
     assert said.err.count("\n") == 1
     loaded = load_specialist(spec)
     same_answers(loaded, network)
-    bad(dmc("predict", spec.replace("names-10", "names-3"), image), "cannot read the class list")
+    bad(dmc("predict", spec.replace("names-10", "names-3"), image), "names-3", "cannot read")
     names_file(tmp_path, 3)
     bad(
         dmc("predict", spec.replace("names-10", "names-3"), image),

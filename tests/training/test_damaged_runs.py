@@ -21,6 +21,7 @@ from dmc.data.decode import CenterCrop
 from dmc.data.loader import ImageLoader, open_loader
 from dmc.data.open import open_images
 from dmc.errors import DmcError
+from dmc.files import HOST, part_of
 from dmc.training.checkpoint import read_checkpoint
 from dmc.training.loop import fit
 from dmc.training.run_folder import CHECKPOINT, PREVIOUS, Position, Run
@@ -310,18 +311,18 @@ def test_what_a_kill_left_half_written_goes(tmp_path: Path, images: ImageLoader)
     folder = tmp_path / "run"
     trained(folder, images, 2)
     for process in (dead.pid, os.getpid(), os.getppid()):
-        (folder / f".model.safetensors.{process}.part").write_bytes(b"half")
+        (folder / f".model.safetensors.{process}@{HOST}.part").write_bytes(b"half")
     (folder / ".mine.part").write_bytes(b"of the user")
     (folder / ".lock").touch()
     trained(folder, images)
-    others = {".mine.part", f".model.safetensors.{os.getppid()}.part"}  # that process is at work
+    others = {".mine.part", f".model.safetensors.{os.getppid()}@{HOST}.part"}  # that process is at work
     assert {p.name for p in folder.iterdir() if p.name.startswith(".")} == others
 
 
 def full(folder: Path, name: str) -> None:
     """Let the disk be full for the next write of a file."""
     folder.mkdir(exist_ok=True)
-    (folder / f".{name}.{os.getpid()}.part").symlink_to("/dev/full")
+    part_of(folder / name).symlink_to("/dev/full")
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, images: ImageLoader) -> None:

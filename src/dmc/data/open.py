@@ -11,7 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from dmc.data.annotations import is_annotated
-from dmc.data.readers import IMAGE_SUFFIXES, ArrayImages, FileImages, FolderImages, TarImages, name_of, read_arrays
+from dmc.data.readers import (
+    IMAGE_SUFFIXES,
+    ArrayImages,
+    FileImages,
+    FolderImages,
+    TarImages,
+    name_of,
+    read_arrays,
+    require_undisguised,
+)
 from dmc.data.sources import Source, permuted
 from dmc.data.splits import find_split, require_one_set
 from dmc.data.subsets import JoinedImages, Unlabeled
@@ -137,6 +146,8 @@ def _matched(path: str) -> list[Path]:
     files = [Path(path)] if Path(path).exists() else sorted(map(Path, glob.glob(path)))
     if not files:
         raise DmcError(f"no such file or folder: {path}")
+    for file in files:
+        require_undisguised(file)
     return files
 
 

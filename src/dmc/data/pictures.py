@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image
 
-from dmc.data.readers import image_files
+from dmc.data.readers import image_files, require_undisguised
 from dmc.data.sources import UNLABELED, Record
 from dmc.errors import DmcError
 
@@ -31,6 +31,7 @@ def _records(one: Picture, name: str) -> Iterator[Record]:
         return
     if not str(one).strip():  # an empty path would mean the current folder
         raise DmcError("the path is empty; is a variable unset?")
+    require_undisguised(Path(one))
     files = image_files(Path(one)) if Path(one).is_dir() else [Path(one)]
     if not files:
         raise DmcError(f"{one} holds no images")

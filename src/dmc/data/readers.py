@@ -19,6 +19,7 @@ from dmc.files import regular_size
 from dmc.progress import progress
 
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
+FILE_SUFFIXES = IMAGE_SUFFIXES | {".parquet", ".npz", ".tar", ".tgz", ".gz"}
 EXTENSIONS = frozenset(b"LKxgX")  # types of tar headers that hold long names and the like of the next one
 MOST_EXTENDED = 2**15  # bytes of one
 
@@ -218,6 +219,12 @@ def images_below(folder: Path) -> Iterator[Path]:
     """Find all images below a folder, without hidden ones (macOS puts a `._photo.jpg` beside each photo)."""
     files = (p for p in folder.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES and p.is_file())
     return (p for p in files if not any(part.startswith(".") for part in p.relative_to(folder).parts))
+
+
+def require_undisguised(path: Path) -> None:
+    """Refuse a link to a folder that is named like a file: it may lead to all that is on the disk."""
+    if path.suffix.lower() in FILE_SUFFIXES and path.is_symlink() and path.is_dir():
+        raise DmcError(f"{path} is named like a file, and is a link to a folder; name that folder itself")
 
 
 def image_files(folder: Path) -> list[Path]:
