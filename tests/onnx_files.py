@@ -1,4 +1,4 @@
-"""Small ONNX files, made by hand: the mean of each colour, times a matrix."""
+"""Small ONNX files, made by hand: the mean of each colour, where lower rows count more, times a matrix."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import onnx
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 WEIGHTS_3K = np.array([[1, 2, -4, 0.5], [0, -1, 3, 0.25], [2, 0, 1, -3]], dtype=np.float32)  # a row for each colour
+ROWS_8 = np.arange(1, 9, dtype=np.float32) / 4.5  # how much each row of an image counts; 1 on average
 AXES = {"NCHW": [2, 3], "NHWC": [1, 2]}
 
 
@@ -48,15 +49,17 @@ def network(
     weights_3K: np.typing.NDArray[np.float32] = WEIGHTS_3K,
     said: Mapping[str, str] | None = None,
 ) -> onnx.ModelProto:
-    """Make a network: the mean of each colour over the image, times a matrix."""
+    """Make a network for images of 8 pixels: the weighted mean of each colour, times a matrix."""
     nodes = [
         node("Cast", ["images"], "pixels", to=TensorProto.FLOAT),
-        node("ReduceMean", ["pixels", "sides"], "colours", keepdims=0),
+        node("Mul", ["pixels", "rows"], "weighted"),
+        node("ReduceMean", ["weighted", "sides"], "colours", keepdims=0),
         node("MatMul", ["colours", "weights"], "logits"),
         *endings()[end],
     ]
     constants = [
         numpy_helper.from_array(weights_3K, "weights"),
+        numpy_helper.from_array(ROWS_8.reshape((8, 1) if layout == "NCHW" else (8, 1, 1)), "rows"),
         constant("sides", AXES[layout]),
         constant("classes", [1]),
         constant("one row", [1, weights_3K.shape[1]]),

@@ -20,7 +20,7 @@ from dmc.models.onnx_network import OnnxNetwork
 from dmc.models.specialist import Specialist
 from tests.conftest import Answer, load_specialist, tiny, write_images
 from tests.fake_gpu import gpu
-from tests.onnx_files import WEIGHTS_3K, keep_outside, network, stored_outside, write
+from tests.onnx_files import ROWS_8, WEIGHTS_3K, keep_outside, network, stored_outside, write
 from tests.test_cli import bad
 
 Dmc = Callable[..., Answer]
@@ -35,15 +35,16 @@ def loaded(path: Path, *settings: str) -> Specialist:
 
 def expected(images_N3HW: torch.Tensor = IMAGES_N3HW) -> torch.Tensor:
     """Work out the logits of `network` for pixels from 0 to 1."""
-    return (images_N3HW.double().mean(dim=(2, 3)) / 255).float() @ torch.from_numpy(WEIGHTS_3K)
+    weighted_N3HW = images_N3HW.double() / 255 * torch.from_numpy(ROWS_8)[:, None]
+    return weighted_N3HW.mean(dim=(2, 3)).float() @ torch.from_numpy(WEIGHTS_3K)
 
 
 def test_the_answers_are_those_of_the_file(tmp_path: Path) -> None:
     model = loaded(write(tmp_path / "m.onnx", network(said=NAMES)), PLAIN)
     red = torch.tensor([255, 0, 0], dtype=torch.uint8).view(1, 3, 1, 1).expand(1, 3, 8, 8)
-    assert model.logits(red).tolist() == [[1, 2, -4, 0.5]]
+    torch.testing.assert_close(model.logits(red), torch.tensor([[1, 2, -4, 0.5]]))
     torch.testing.assert_close(model.logits(IMAGES_N3HW), expected())
-    assert (model.names, model.arch, model.parameter_count) == (("w", "x", "y", "z"), None, 12 + 2 + 1 + 2 + 4)
+    assert (model.names, model.arch, model.parameter_count) == (("w", "x", "y", "z"), None, 12 + 8 + 2 + 1 + 2 + 4)
     torch.testing.assert_close(model.keep("zx").logits(IMAGES_N3HW), expected()[:, [1, 3]])
     with torch.autocast("cpu", torch.bfloat16):
         answer = model.logits(IMAGES_N3HW)
@@ -74,7 +75,7 @@ def test_a_file_that_takes_uint8_gets_the_pixels_as_they_are(
     tmp_path: Path, shape: tuple[int | str, ...], layout: str
 ) -> None:
     path = write(tmp_path / "m.onnx", network(shape, layout, TensorProto.UINT8, said=NAMES))
-    torch.testing.assert_close(loaded(path).logits(IMAGES_N3HW), 255 * expected())
+    torch.testing.assert_close(loaded(path).logits(IMAGES_N3HW) / 255, expected())
     with pytest.raises(DmcError, match="takes uint8 pixels and normalises them itself: leave out mean and std"):
         loaded(path, PLAIN)
 
@@ -248,8 +249,9 @@ WHOLE = network(said=NAMES).SerializeToString()
         (network(("n", 3, 8, 9)).SerializeToString(), "is anyx3x8x9; dmc feeds square images only"),
         (network(("n", 4, 8, 8)).SerializeToString(), "is anyx4x8x8; images have one channel or three"),
         (network(("n", 3, 99999, 99999)).SerializeToString(), "images have at most 4096 pixels a side"),
-        (network(dtype=TensorProto.INT64).SerializeToString(), "of int64; images are floating-point numbers or uint8"),
+        (network(dtype=TensorProto.INT64).SerializeToString(), "of type 7; images are floating-point numbers or uint8"),
         (network(end="unknown").SerializeToString(), "Fortune"),
+        (WHOLE.replace(b"MatMul", b"Mat\xe6ul"), "onnxruntime cannot run"),
         (network(said={"names": "['a', 'b']"}).SerializeToString(), "2 class names but its head has 4 outputs"),
         (network(said={"names": "['a', 'a', 'b', 'c']"}).SerializeToString(), "'a' is named twice"),
         (network(said={"names": "['a', 1, 'b', 'c']"}).SerializeToString(), "a class is named 1"),

@@ -127,7 +127,7 @@ class OnnxFile:
 
     def _image_input(self) -> ImageInput:
         """Find the one input; refuse what is not a batch of square images."""
-        from onnx import helper
+        from onnx import TensorProto, helper
 
         weights = {tensor.name for tensor in self.model.graph.initializer}
         inputs = [value for value in self.model.graph.input if value.name not in weights]
@@ -147,9 +147,9 @@ class OnnxFile:
         if size and size > LARGEST:
             raise DmcError(f"{said}; images have at most {LARGEST} pixels a side")
         kind = inputs[0].type.tensor_type.elem_type
-        dtype = helper.tensor_dtype_to_np_dtype(kind) if kind else np.dtype(object)
-        if dtype not in (np.float32, np.float16, np.float64, np.uint8):
-            raise DmcError(f"{said} of {dtype}; images are floating-point numbers or uint8")
+        if kind not in (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE, TensorProto.UINT8):
+            raise DmcError(f"{said} of type {kind}; images are floating-point numbers or uint8")
+        dtype = helper.tensor_dtype_to_np_dtype(kind)
         return ImageInput(inputs[0].name, dtype, shape[0], channels or 3, size, channels_last)
 
     def _logits(self) -> tuple[str, Output | None]:

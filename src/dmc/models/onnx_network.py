@@ -76,7 +76,12 @@ def opened(file: OnnxFile) -> Any:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = QUIET
     try:
-        return onnxruntime.InferenceSession(file.giving_logits(), options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            file.giving_logits(),
+            options,
+            providers=["CPUExecutionProvider"],
+            enable_fallback=0,  # it would announce that it tries the same again
+        )
     except Exception as error:  # an unknown operator, a type or a shape that does not fit, damage
         raise DmcError(f"onnxruntime cannot run {file.path}: {reason(error)}") from None
 
