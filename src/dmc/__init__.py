@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dmc.api import check, consolidate, evaluate, learn, load, predict, push, train
+    from dmc.api import check, consolidate, evaluate, export, learn, load, predict, push, train
     from dmc.config import Schedule
     from dmc.data.preprocess import Preprocessing
     from dmc.errors import DmcError
@@ -19,6 +19,7 @@ __all__ = [
     "check",
     "consolidate",
     "evaluate",
+    "export",
     "learn",
     "load",
     "predict",
@@ -35,6 +36,7 @@ _HOME = {
     "check": "api",
     "consolidate": "api",
     "evaluate": "api",
+    "export": "api",
     "learn": "api",
     "load": "api",
     "predict": "api",

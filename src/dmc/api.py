@@ -25,6 +25,7 @@ from dmc.errors import DmcError
 from dmc.evaluation.classification import Evaluation
 from dmc.evaluation.detection import DetectedObject, DetectionEvaluation
 from dmc.evaluation.matching import ClassChoice
+from dmc.exporting.export import TOLERANCE, Exported, ExportFormat, export_model
 from dmc.files import require_own
 from dmc.jobs import LabeledTraining, Merge
 from dmc.keywords import CheckKeywords, ConsolidateKeywords, LearnKeywords, PredictKeywords, TrainKeywords
@@ -72,8 +73,9 @@ def load(
     """Load a classifier or a detector.
 
     Args:
-        source: a saved folder, `timm:NAME`, `torchvision:NAME`, `hf-hub:OWNER/NAME`, `transformers:OWNER/NAME`, or a
-            state dict's file. Settings may follow as text: `old.pth,arch=resnet32,classes=old.txt,mean=0.5/0.5/0.5`.
+        source: a saved folder, `timm:NAME`, `torchvision:NAME`, `hf-hub:OWNER/NAME`, `transformers:OWNER/NAME`, an
+            ONNX file, or a state dict's file. Settings may follow as text:
+            `old.pth,arch=resnet32,classes=old.txt,mean=0.5/0.5/0.5`.
         arch: the architecture of a state dict. For a folder that was saved with code, name that code here, since it is
             run: `net.py:make_network`.
         classes: the class names of a state dict: a list, a file with a name on each line, or `"imagenet-1k"`.
@@ -321,6 +323,30 @@ def predict(model: Given, images: Picture | Sequence[Picture], **settings: Unpac
     task = task_of([found])
     answers = task.predict(found, pictures(images), task.predict_config.of(settings))
     return [None if isinstance(answer, DecodeError) else answer for answer in answers]
+
+
+def export(
+    model: Given,
+    path: str | Path,
+    format: ExportFormat = "onnx",
+    *,
+    pixels: bool = False,
+    images: Picture | Sequence[Picture] | None = None,
+    tolerance: float = TOLERANCE,
+) -> Exported:
+    """Write a model to one file for other programs, and compare the file's answers with the model's.
+
+    Class names and preprocessing are in the file, too. A classifier takes any number of images, a detector one.
+
+    Args:
+        model: a model, or whatever `dmc.load` takes; classes that it does not `keep` are no part of the file.
+        path: the file, which must not exist: `.onnx`, `.pt2` for `"torch-export"`, or `.pt` for `"torchscript"`.
+        format: `"onnx"`, `"torch-export"` or `"torchscript"`.
+        pixels: put the preprocessing inside: uint8 images in, probabilities out.
+        images: images to compare on, as for `predict`, of which 16 are used; None makes some.
+        tolerance: the largest difference between the answers; a file that differs more is an error, and not kept.
+    """
+    return export_model(load(model), Path(path), format, pixels, images, tolerance)
 
 
 def push(model: Given, repo: str, *, license: str = UNKNOWN, public: bool = False) -> str:

@@ -67,7 +67,7 @@ def read_json(path: Path, schema: type[AnyDocument], blame: str = "") -> AnyDocu
 
 
 def parsed(text: str, schema: type[AnyDocument], blame: str) -> AnyDocument:
-    """Read a text through a schema."""
+    """Read a text of JSON through its schema; `blame` begins the error about one that does not fit."""
     try:
         return schema.model_validate_json(text)
     except ValidationError as error:

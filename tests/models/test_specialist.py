@@ -54,6 +54,20 @@ def test_a_saved_folder_is_a_timm_model(tmp_path: Path) -> None:
     assert timm.data.resolve_data_config(model=module)["mean"] == list(saved.preprocessing.mean)
 
 
+def test_a_merged_model_with_its_balance_is_a_timm_model(tmp_path: Path, aux_folder: Path) -> None:
+    """What balances the student's outputs is a part of its last layer, and so of what timm loads."""
+    shown = Preprocessing(32, (0.5,) * 3, (0.5,) * 3)
+    teachers = [dmc.Specialist.untrained("test_resnet", names, shown, seed=len(names)) for names in ("ab", "cde")]
+    with torch.no_grad():
+        for parameter in teachers[1].module.get_submodule("fc").parameters():
+            parameter.mul_(20)  # which would drown the first
+    merged = dmc.consolidate(teachers, aux_folder, tmp_path / "m", epochs=1, batch_size=8, balance=True)
+    module = timm.create_model(f"local-dir:{tmp_path / 'm'}", pretrained=True).eval()
+    assert torch.equal(module(merged.preprocessing(IMAGES)), merged.logits(IMAGES))
+    plain = dmc.consolidate(teachers, aux_folder, epochs=1, batch_size=8, balance=False)
+    assert not torch.allclose(plain.logits(IMAGES), merged.logits(IMAGES))
+
+
 def test_probabilities_follow_the_output_kind() -> None:
     soft = tiny("abc")
     torch.testing.assert_close(soft.probabilities(IMAGES).sum(1), torch.ones(4))

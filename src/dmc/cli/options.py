@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 MOST_ORDERS = 10_000  # of classes, all of which are listed before the first one runs
 MODEL = (
-    "A saved folder, timm:NAME, torchvision:NAME, hf-hub:OWNER/NAME, transformers:OWNER/NAME, or WEIGHTS,arch=NAME,"
-    "classes=FILE. More settings, separated by commas: size=32 mean=0.5/0.5/0.5 std=0.2/0.2/0.2 "
+    "A saved folder, timm:NAME, torchvision:NAME, hf-hub:OWNER/NAME, transformers:OWNER/NAME, FILE.onnx, or "
+    "WEIGHTS,arch=NAME,classes=FILE. More settings, separated by commas: size=32 mean=0.5/0.5/0.5 std=0.2/0.2/0.2 "
     "interpolation=bilinear crop_pct=0.875 output=sigmoid"
 )
 DATA = "Labeled images: a folder per class, parquet, npz, hf-hub:OWNER/NAME; for detectors a VOC folder or COCO file"

@@ -55,15 +55,22 @@ class Preprocessing:
 
     def __call__(self, images_N3HW: Tensor) -> Tensor:
         """Turn uint8 RGB images of any square size into this network's input, channels-last."""
+        x = self.coloured(images_N3HW)
+        return self.normalised(x if x.shape[-1] == self.size else self.resized(x))
+
+    def coloured(self, images_N3HW: Tensor) -> Tensor:
+        """Turn RGB images into floating-point pixels of this network's channels."""
         x = images_N3HW.to(torch.float32)
-        if self.channels == 1:
-            grey = per_channel((0.299, 0.587, 0.114), x.device)  # ITU-R 601, as PIL's "L"
-            x = (x * grey).sum(dim=1, keepdim=True)
-        if x.shape[-1] != self.size:
-            smooth = self.interpolation != "nearest"
-            x = F.interpolate(x, size=(self.size, self.size), mode=self.interpolation, antialias=smooth)
-            x = x.clamp(0, 255)  # bicubic overshoots
-        return self.normalised(x)
+        if self.channels == 3:
+            return x
+        grey = per_channel((0.299, 0.587, 0.114), x.device)  # ITU-R 601, as PIL's "L"
+        return (x * grey).sum(dim=1, keepdim=True)
+
+    def resized(self, pixels_NCHW: Tensor) -> Tensor:
+        """Resize square images to this network's size; those that have it stay as they are."""
+        smooth = self.interpolation != "nearest"
+        x = F.interpolate(pixels_NCHW, size=(self.size, self.size), mode=self.interpolation, antialias=smooth)
+        return x.clamp(0, 255)  # bicubic overshoots
 
     def normalised(self, pixels_NCHW: Tensor) -> Tensor:
         """Turn pixel values from 0 to 255 into the network's range, channels-last."""

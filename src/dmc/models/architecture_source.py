@@ -26,7 +26,7 @@ class Trained(NamedTuple):
     """A network with its weights, and what came with it."""
 
     module: nn.Module
-    arch: str
+    arch: str | None  # None: the network is not one of ours, and no other can be made like it
     preprocessing: Preprocessing
     labels: Sequence[str]  # empty if the source does not tell
     width: int  # the number of its outputs

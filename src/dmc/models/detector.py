@@ -82,7 +82,11 @@ class Detector(Model):
 
     def answers(self, images_N3HW: Tensor) -> Answers:
         """Give logits and boxes for each anchor of uint8 RGB images, which have one shape."""
-        found: Answers = self.module(self.preprocessing.normalised(images_N3HW.to(self.device)))
+        return self.answered(self.preprocessing.normalised(images_N3HW.to(self.device)))
+
+    def answered(self, seen_N3HW: Tensor) -> Answers:
+        """Give logits and boxes for each anchor of images as the network sees them."""
+        found: Answers = self.module(seen_N3HW)
         found = found._replace(logits_NAK=found.logits_NAK.float(), boxes_NAB=found.boxes_NAB.float())
         if self.classes.whole:
             return found

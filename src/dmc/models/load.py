@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,6 +16,8 @@ from dmc.model_config import ModelConfig, TransformersConfig, read_model_config
 from dmc.models.architecture_source import Trained
 from dmc.models.hub import HUB, download
 from dmc.models.model import MODELS, Model
+from dmc.models.onnx_file import OnnxFile
+from dmc.models.onnx_network import OnnxNetwork
 from dmc.models.specialist import Specialist
 from dmc.models.weights import MODEL_FILES, load_weights, read_weights, require_outputs, weights_in
 from dmc.specs import split_spec
@@ -30,7 +32,7 @@ def load(
     preprocessing: Preprocessing | None = None,
     output: Output | None = None,
 ) -> Model:
-    """Load a saved folder, `timm:NAME`, `hf-hub:OWNER/NAME`, `torchvision:NAME`, `transformers:NAME`, or a state dict.
+    """Load a folder, `timm:NAME`, `hf-hub:OWNER/NAME`, `torchvision:NAME`, `transformers:NAME`, ONNX or a state dict.
 
     A state dict (`.safetensors`, `.pt`, `.pth`) needs `arch` and `classes`: names, a file with a name on each
     line, or `"imagenet-1k"`. Settings may also follow the source as text: `old.pth,arch=resnet32,classes=old.txt`.
@@ -69,9 +71,9 @@ class Given:
         if self.output is not None and len(kind.outputs) == 1:
             always = f"its output is always {kind.outputs[0]}"
             raise DmcError(f"{name} is a {kind.singular}: {always}, so output= is not a setting of it")
-        code_named = kind.architectures.find(trained.arch).runs_code  # the user gave the code's name as `arch`
-        if self.arch and not code_named and not kind.architectures.means(self.arch, trained.arch):
-            raise DmcError(f"{name} is a {trained.arch}; an architecture is given for state dicts only")
+        if self.arch and not self.means(kind, trained.arch):
+            network = "has its own network" if trained.arch is None else f"is a {trained.arch}"
+            raise DmcError(f"{name} {network}; an architecture is given for state dicts only")
         labels, columns = tuple(trained.labels), tuple(trained.columns or range(len(trained.labels)))
         if len(columns) != len(labels):
             raise DmcError(f"{name} has {len(columns)} outputs in use but {len(labels)} class names")
@@ -79,6 +81,17 @@ class Given:
         output = self.output or cast(Output, trained.output or kind.outputs[0])
         preprocessing = self.shown(trained.preprocessing, name)
         return kind(trained.module, classes, preprocessing, output, trained.arch, name, trained.provenance)
+
+    @property
+    def told(self) -> Collection[str]:
+        """The parts of the preprocessing that the user gave."""
+        return self.settings if self.preprocessing is None else asdict(self.preprocessing)
+
+    def means(self, kind: type[Model], arch: str | None) -> bool:
+        """Tell whether the user's name for the architecture is that of the trained network."""
+        if arch is None or self.arch is None:
+            return arch == self.arch
+        return kind.architectures.find(arch).runs_code or kind.architectures.means(self.arch, arch)
 
     def shown(self, usual: Preprocessing, name: str) -> Preprocessing:
         """Choose the preprocessing: the given or usual one, with values changed as in `size=64,mean=0.5/0.5/0.5`."""
@@ -110,11 +123,13 @@ def _find(path: str, given: Given) -> tuple[type[Model], Trained]:
         return _released(kind, path, path, given)
     if Path(path).is_dir():
         return _from_folder(Path(path), path, given, path)
+    if path.endswith(".onnx"):
+        return Specialist, _from_onnx(Path(path), given)
     if Path(path).is_file():
         return _from_state_dict(Path(path), given)
     schemes = {entry.scheme for kind in MODELS.values() for entry in kind.architectures.entries} - {None}
     released = ", ".join(f"{scheme}:" for scheme in sorted(map(str, schemes)))
-    raise DmcError(f"no model at {path}: give a folder, a state dict, {released} or {HUB}NAME")
+    raise DmcError(f"no model at {path}: give a folder, a state dict, an ONNX file, {released} or {HUB}NAME")
 
 
 def _from_state_dict(path: Path, given: Given) -> tuple[type[Model], Trained]:
@@ -157,6 +172,15 @@ def _from_folder(folder: Path, name: str, given: Given, place: str) -> tuple[typ
     module = kind.architectures.create(arch, width, preprocessing.channels)
     load_weights(module, tensors, weights, arch, width)
     return kind, Trained(module, arch, preprocessing, labels, width, own.provenance, own.columns, own.output)
+
+
+def _from_onnx(path: Path, given: Given) -> Trained:
+    file = OnnxFile(path)
+    preprocessing = given.shown(file.preprocessing(given.told), str(path))
+    network = OnnxNetwork(file, preprocessing)
+    labels = Specialist.labels(file.labels, given.names, network.width, str(path))
+    provenance = (file.described.provenance if file.described else {}) | {"weights": str(path)}
+    return Trained(network, None, preprocessing, labels, network.width, provenance, output=file.output)
 
 
 def _read_config(folder: Path, name: str) -> ModelConfig | TransformersConfig:

@@ -10,6 +10,7 @@ import hashlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar, get_args
 
@@ -145,11 +146,13 @@ class Model(ABC):
 
     @property
     def device(self) -> torch.device:
-        return next((p.device for p in self.module.parameters()), torch.device("cpu"))
+        tensors = chain(self.module.parameters(), self.module.buffers())
+        return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
     @property
     def parameter_count(self) -> int:
-        return sum(p.numel() for p in self.module.parameters())
+        elsewhere = getattr(self.module, "weights_elsewhere", 0)  # in a runtime of its own, not torch's
+        return elsewhere + sum(p.numel() for p in self.module.parameters())
 
     def to(self, device: torch.device) -> Self:
         """Move the module, in place, to a device and to the memory format that convolutions prefer."""

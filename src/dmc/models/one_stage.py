@@ -74,7 +74,7 @@ class OneStage(nn.Module, ABC):
 
     def forward(self, images_N3HW: Tensor) -> Answers:
         features = list(self.backbone(images_N3HW).values())
-        size = (int(images_N3HW.shape[-2]), int(images_N3HW.shape[-1]))
+        size = (images_N3HW.shape[-2], images_N3HW.shape[-1])
         exact = [feature.float() for feature in features]  # anchors take their type, and bf16 would move them by pixels
         anchors_A4 = self.anchor_generator(ImageList(images_N3HW[:1], [size]), exact)[0]
         logits_NAK, boxes_NAB = self.answer(self.head(features))

@@ -76,7 +76,11 @@ class Specialist(Model):
 
     def logits(self, images_N3HW: Tensor) -> Tensor:
         """Give one logit for each class name, for uint8 RGB images of any square size."""
-        logits_NK = _logits(self.module(self.preprocessing(images_N3HW.to(self.device)))).float()
+        return self.answered(self.preprocessing(images_N3HW.to(self.device)))
+
+    def answered(self, seen_NCHW: Tensor) -> Tensor:
+        """Give one logit for each class name, for images as the network sees them."""
+        logits_NK = _logits(self.module(seen_NCHW)).float()
         return logits_NK if self.classes.whole else logits_NK[:, index(self.classes.columns, logits_NK.device)]
 
     def features(self, images_N3HW: Tensor) -> Tensor:
@@ -92,7 +96,11 @@ class Specialist(Model):
         with torch.no_grad():
             logits_NK = self.logits(images_N3HW)
             self.require_finite(logits_NK)
-            return logits_NK.softmax(dim=1) if self.output == "softmax" else logits_NK.sigmoid()
+            return self.activated(logits_NK)
+
+    def activated(self, logits_NK: Tensor) -> Tensor:
+        """Turn logits into probabilities."""
+        return logits_NK.softmax(dim=1) if self.output == "softmax" else logits_NK.sigmoid()
 
 
 def _logits(answer: Any) -> Tensor:

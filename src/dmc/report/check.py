@@ -63,9 +63,9 @@ def _network(role: str, model: dict[str, Any], shape: Callable[[int], str]) -> s
     p = model["preprocessing"]
     names = model["classes"]
     shown = "; ".join(map(one_line, names[:8])) + ("; ..." if len(names) > 8 else "")
-    title = f"{role}: {one_line(model['name'])}, {model['arch']}" if "name" in model else f"{role}: {model['arch']}"
+    title = ", ".join(one_line(text) for text in (model.get("name"), model["arch"]) if text)
     return (
-        f"{title}, {model['parameters']:,} parameters, {model['output']}\n"
+        f"{role}: {title}, {model['parameters']:,} parameters, {model['output']}\n"
         f"  {counted(names)}: {shown}\n"
         f"  sees {shape(p['size'])}, {p['interpolation']}, mean {_numbers(p['mean'])}, std {_numbers(p['std'])}"
     )

@@ -182,7 +182,8 @@ def _model_lines(place: str, model: Shown) -> list[str]:
     count = model["parameters"]
     seen = model["preprocessing"]
     lines = [
-        f"{place}: {model['arch']}, {model['task']}" + (f", {count:,} parameters" if count else ""),
+        f"{place}: {model['arch'] or 'a network of its own'}, {model['task']}"
+        + (f", {count:,} parameters" if count else ""),
         f"  {counted(model['classes'])}: {listed(model['classes'])}",
     ]
     if seen:

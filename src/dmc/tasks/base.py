@@ -18,6 +18,7 @@ from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
 from dmc.evaluation.matching import ClassChoice
 from dmc.metrics.incremental import Measured
+from dmc.models.exported import Exportable
 from dmc.models.model import AnyModel, Model
 from dmc.training.held_out import HeldOut
 from dmc.training.labeled import fit_labeled
@@ -128,6 +129,10 @@ class VisionTask(ABC, Generic[AnyModel]):
         self, teachers: Sequence[AnyModel], aux: Source, config: Any, schedule: Schedule
     ) -> Consolidation[AnyModel]:
         """Build and verify a consolidation, ready to run; `config` is a `consolidate_config`."""
+
+    def exportable(self, model: AnyModel, pixels: bool) -> Exportable:
+        """Make a model on the CPU ready to be exported; with `pixels`, its preprocessing is a part of the network."""
+        raise DmcError(f"there is no way to export {self.singular}s")
 
     def side_by_side(self, models: Sequence[AnyModel]) -> TeacherGroup[AnyModel]:
         """Let several models answer as one, for the classes of all."""

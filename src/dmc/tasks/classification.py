@@ -29,8 +29,10 @@ from dmc.errors import DmcError
 from dmc.evaluation import classification as evaluation
 from dmc.evaluation.matching import ClassChoice
 from dmc.metrics.incremental import Confusion, Matrix
+from dmc.models.exported import Exportable
 from dmc.models.load import class_for
 from dmc.models.specialist import Specialist
+from dmc.tasks import classifier_export
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 from dmc.text import one_line
@@ -116,6 +118,9 @@ class Classification(VisionTask[Specialist]):
         self, teachers: Sequence[Specialist], aux: Source, config: ClassifierConsolidateConfig, schedule: Schedule
     ) -> ClassifierConsolidation:
         return ClassifierConsolidation(teachers, aux, config, schedule)
+
+    def exportable(self, model: Specialist, pixels: bool) -> Exportable:
+        return classifier_export.exportable(model, pixels)
 
     def side_by_side(self, models: Sequence[Specialist]) -> Teachers:
         return Teachers(models)

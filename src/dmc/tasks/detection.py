@@ -28,8 +28,10 @@ from dmc.evaluation.detection import DetectedObject
 from dmc.evaluation.matching import ClassChoice
 from dmc.metrics.average_precision import Precisions
 from dmc.models.detector import Detector
+from dmc.models.exported import Exportable
 from dmc.models.load import class_for
 from dmc.specs import split_spec
+from dmc.tasks import detector_export
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.detector_consolidation import DetectorConsolidation
 from dmc.text import one_line
@@ -99,6 +101,9 @@ class Detection(VisionTask[Detector]):
         self, teachers: Sequence[Detector], aux: Source, config: DetectorConsolidateConfig, schedule: Schedule
     ) -> DetectorConsolidation:
         return DetectorConsolidation(teachers, aux, config, schedule)
+
+    def exportable(self, model: Detector, pixels: bool) -> Exportable:
+        return detector_export.exportable(model, pixels)
 
     def side_by_side(self, models: Sequence[Detector]) -> DetectorTeachers:
         return DetectorTeachers(models)
