@@ -42,7 +42,7 @@ class Browser:
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Run JavaScript in the page, and give what it returns."""
-        return self.driver.execute_script(script, *arguments)  # type: ignore[no-untyped-call]
+        return self.driver.execute_script(script, *arguments)
 
     def complaints(self) -> list[str]:
         """Give the errors and warnings on the page's console since the last time, such as a refused resource."""

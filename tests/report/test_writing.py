@@ -81,7 +81,7 @@ def test_on_labeled_data_it_shows_what_evaluate_measures(merged: Path) -> None:
     together = evaluate(Teachers([load_specialist(merged / f"t{i}") for i in (0, 1)]), merged / "test")
     table = shown(page, Table, "Accuracy of each class")
     assert isinstance(table, Table)
-    found = {row[0]: [getattr(cell, "value", cell) for cell in row[1:5]] for row in table.rows}
+    found = {row[0]: [getattr(cell, "value", cell) for cell in (row[5], row[3], *row[1:3])] for row in table.rows}
     assert found == {
         "cat": ["1: t0", 5, student.per_class["cat"], together.per_class["cat"]],
         "dog": ["1: t0, 2: t1", 6, student.per_class["dog"], together.per_class["dog"]],
@@ -94,7 +94,7 @@ def test_on_labeled_data_it_shows_what_evaluate_measures(merged: Path) -> None:
     groups = shown(page, Table, "each teacher's classes")
     assert isinstance(groups, Table)
     assert [getattr(cell, "value", cell) for cell in groups.rows[0]] == pytest.approx(
-        ["1: t0", 11, old, (5 * together.per_class["cat"] + 6 * together.per_class["dog"]) / 11, alone.accuracy]
+        ["1: t0", old, (5 * together.per_class["cat"] + 6 * together.per_class["dog"]) / 11, alone.accuracy, 11]
     )
     matrices = shown(page, Confusions)
     assert isinstance(matrices, Confusions)

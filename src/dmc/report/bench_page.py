@@ -73,7 +73,7 @@ def comparison(bench: Bench) -> list[Section]:
     summed = summary(collected(bench))
     if not summed:
         return [Section("Results", [], "No method has come to the end of a class order yet.")]
-    text = caution(bench.profile.name).strip()
+    text = caution(bench.profile.name).strip().replace("`", "")
     sections = [Section("Results", [_table(summed)], text), Section("Curves", _curves(summed, bench))]
     matrices = _matrices(bench, list(summed))
     if matrices:
@@ -110,10 +110,11 @@ def _curves(summed: Mapping[str, Any], bench: Bench) -> list[AnyExhibit]:
             stds = [after["forgetting"]["std"] for after in later]
             spread = [] if None in stds else stds
             forgotten.append(Line(name, [after["classes"] for after in later], means, spread, method))
-    x, bands = "classes so far", "Bands: ± one standard deviation over class orders."
+    x, bands = "classes so far", "Bands: ± one standard deviation over class orders. Point at a method to see it alone."
+    score = f"{metric[0].upper()}{metric[1:]}"
     charts = [
-        LineChart("accuracy", f"{metric} on all classes so far", x, f"{metric}, %", whole, note=bands),
-        LineChart("first-group", f"{metric} on the first group's classes", x, f"{metric}, %", first, note=bands),
+        LineChart("accuracy", f"{score} on all classes so far", x, f"{metric}, %", whole, note=bands),
+        LineChart("first-group", f"{score} on the first group's classes", x, f"{metric}, %", first, note=bands),
         LineChart("forgetting", "Forgetting of earlier groups", x, "forgetting, points", forgotten, note=bands),
     ]
     return [chart for chart in charts if chart.lines]

@@ -133,4 +133,4 @@ def _marked(exhibit: Exhibit) -> list[Image.Image]:
 
 def _enlarged(mark: Marked) -> DetectedObject:
     left, top, right, bottom = (ENLARGED * edge for edge in mark.box)
-    return DetectedObject(mark.name, 1.0 if mark.score is None else mark.score, (left, top, right, bottom))
+    return DetectedObject(mark.name, nan if mark.score is None else mark.score, (left, top, right, bottom))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Sequence
 from importlib.resources import files
 from itertools import count
 from typing import Any
 
-from dmc.exhibits import NONE, BarChart, Confusions, Exhibit, LineChart, Page, Table
-from dmc.report.figures import DARK, GREY, OTHERS, Look, looks_of
+from dmc.exhibits import NONE, BarChart, Confusion, Confusions, LineChart, Marked, Page, Picture, Table
+from dmc.report.drawing import label_places
+from dmc.report.figures import OTHERS, looks_of
 from dmc.text import one_line
 
 SCRIPTS = ("base.js", "lines.js", "matrices.js", "page.js")
-BY_THEME = {DARK: "var(--dark)", GREY: "var(--grey)"}  # greys that a dark page needs lighter
 
 
 def as_html(page: Page, footer: str) -> str:
@@ -41,8 +42,7 @@ def as_html(page: Page, footer: str) -> str:
         "shown_value": shown_value,
         "next_id": lambda: f"picture-{next(pictures)}",
         "colour_of": colour_of,
-        "text_size": text_size,
-        "text_top": text_top,
+        "named": named,
     }
     script = "\n".join(map(_template, SCRIPTS))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
@@ -75,18 +75,16 @@ def data_of(shown: LineChart | Confusions) -> dict[str, Any]:
                 "x": list(line.x),
                 "y": [round(factor * y, 5) for y in line.y],
                 "spread": [None if std is None else round(factor * std, 5) for std in line.spread],
-                **_stroke(look),
+                "colour": look.colour,
+                "dash": look.line,
+                "strong": look.strong,
             }
             for line, look in zip(shown.lines, looks, strict=True)
         ],
     }
 
 
-def _stroke(look: Look) -> dict[str, Any]:
-    return {"colour": BY_THEME.get(look.colour, look.colour), "dash": look.line, "strong": look.strong}
-
-
-def _cells(panel: Any) -> dict[str, Any]:
+def _cells(panel: Confusion) -> dict[str, Any]:
     """Give the cells of a confusion matrix that are not empty, as row, column and count."""
     rows, columns = panel.counts.nonzero()
     return {
@@ -121,12 +119,11 @@ def colour_of(name: str) -> str:
     return OTHERS[int(hashlib.sha256(name.encode(errors="replace")).hexdigest(), 16) % len(OTHERS)]
 
 
-def text_size(item: Exhibit) -> float:
-    """Give the size of names in a picture, in its pixels."""
-    return max(item.picture.width, item.picture.height) / 16
-
-
-def text_top(item: Exhibit, top: float) -> float:
-    """Give the base line of a box's name: above the box, or inside where there is no room."""
-    size = text_size(item)
-    return top - 0.25 * size if top > 1.2 * size else top + size
+def named(marks: Sequence[Marked], picture: Picture) -> list[tuple[Marked, str, float, float, float]]:
+    """Give what was found in a picture, the best last, with its text, the place of that, and the text's size."""
+    size = max(picture.width, picture.height) / 16
+    texts = [mark.name if mark.score is None else f"{mark.name} {100 * mark.score:.0f}" for mark in marks]
+    boxes = [(0.62 * size * len(text), 1.1 * size) for text in texts]  # about as wide as they are drawn
+    places = label_places([mark.box for mark in marks], boxes, (picture.width, picture.height))
+    rows = zip(marks, texts, places, strict=True)
+    return [(mark, text, place[0], place[3] - 0.2 * size, size) for mark, text, place in rows][::-1]

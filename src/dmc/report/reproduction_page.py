@@ -51,7 +51,7 @@ def reproduction_page(folder: Path) -> Page:
     for name, profile in results_in(folder):
         job = recipe_job(name, profile, None, folder, None, [], [], False)
         rows = [row.content for row in read_result(folder / f"{name}-{profile}.json", SavedRows).root]
-        text = f"The paper's {job.recipe.source}. {job.recipe.note} {caution(profile).strip()}"
+        text = f"The paper's {job.recipe.source}. {job.recipe.note} {caution(profile).strip()}".replace("`", "")
         sections.append(Section(f"{job.recipe.title} ({profile})", _shown(job, rows), " ".join(text.split())))
     return Page(f"Reproduction: {folder.resolve().name}", "beside the paper's numbers", sections)
 

@@ -39,7 +39,7 @@ def run_page(folder: Path, data: Place | None = None) -> Page:
     first = folder / SPECIALIST / "run.json"
     run = RunFolder.read(folder if (folder / "run.json").exists() else first.parent)
     sections = [] if data is None else [measured(run, data)]
-    sections += [*went_in(run), training(run, "Training")]
+    sections += [went_in(run), training(run, "Training")]
     if run.folder == folder and first.exists():
         sections.append(training(RunFolder.read(first.parent), "Training of the new classes' specialist"))
     if run.findings:
@@ -63,12 +63,12 @@ def progress_of(run: RunFolder) -> str:
     return f"{what}, not finished: {done}"
 
 
-def went_in(run: RunFolder) -> list[Section]:
+def went_in(run: RunFolder) -> Section:
     """Show the teachers, their classes and the auxiliary images; or the labeled images of a training."""
     record, shown = run.record, list[AnyExhibit]()
     if record.data:
         text = f"{record.data.images:,} labeled images of {counted(record.data.classes)} in {record.data.name}"
-        return [Section("What it learned from", [Facts({"classes": listed(record.data.classes, 60)})], text)]
+        return Section("What it learned from", [Facts({"classes": listed(record.data.classes, 60)})], text)
     if record.teachers:
         shown.append(teacher_table(record.teachers))
     if record.aux:
@@ -80,7 +80,7 @@ def went_in(run: RunFolder) -> list[Section]:
         note = "Some of them, at random, as the student sees them."
         sheet = [Exhibit(picture) for picture in run.findings.sheet]
         shown.append(Gallery("auxiliary-images", "The auxiliary images", sheet, note))
-    return [Section("What went in", shown)]
+    return Section("What went in", shown)
 
 
 def called(i: int, teacher: TeacherRecord) -> str:
@@ -111,11 +111,15 @@ def training(run: RunFolder, title: str) -> Section:
         "images per second": f"{last.images / max(last.seconds, 1e-9):,.0f}",
         "last loss": f"{last.loss:.4g}",
     }
-    having = {name: [epoch for epoch in run.epochs if name in epoch.losses] for name in last.losses}
-    lines = [Line(name, [e.epoch for e in there], [e.losses[name] for e in there]) for name, there in having.items()]
+    having = {name: [epoch for epoch in run.epochs if epoch.losses.get(name, 0) > 0] for name in last.losses}
+    lines = [
+        Line(name, [epoch.epoch for epoch in there], [epoch.losses[name] for epoch in there])
+        for name, there in having.items()
+        if there  # a loss of 0 has no place on a logarithmic axis
+    ]
     name = "loss" if title == "Training" else "specialist-loss"
     chart = LineChart(name, "Loss of each epoch", "epoch", "mean loss (log scale)", lines, losses=True)
-    return Section(title, [Facts(facts), chart])
+    return Section(title, [Facts(facts), chart] if lines else [Facts(facts)])
 
 
 def agreement(run: RunFolder, found: SavedFindings) -> Section:
@@ -189,5 +193,5 @@ def made(run: RunFolder) -> Section:
     schedule = {key: str(value) for key, value in (record.schedule or {}).items()}
     settings = {key: str(value) for key, value in record.content.items() if isinstance(value, str | int | float)}
     versions = {"versions": ", ".join(f"{package} {version}" for package, version in record.versions.items())}
-    shown = [Facts(rows) for rows in (facts, settings | schedule | versions) if rows]
+    shown = [Facts(rows) for rows in (facts, settings | schedule, versions) if rows]
     return Section("How it was made", shown)

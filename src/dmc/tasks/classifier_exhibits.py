@@ -157,25 +157,25 @@ def _summary(found: Examination, source: Source) -> Facts:
 
 
 def _by_teacher(found: Examination, teachers: Mapping[str, Specialist]) -> Table:
-    columns = ["classes of", "images", "student, %", "side by side, %", "this teacher alone, %"]
+    columns = ["classes of", "student, %", "side by side, %", "this teacher alone, %", "images"]
     rows: list[list[Cell]] = []
     for who, teacher in teachers.items():
         shown = [name for name in teacher.names if name in found.classes]
         shares = (found.right(one, shown) for one in (STUDENT, TOGETHER, who))
-        rows.append([who, count(found.images(shown)), *map(percent, shares)])
+        rows.append([who, *map(percent, shares), count(found.images(shown))])
     note = "Side by side, all teachers answer together, and all classes compete; alone, a teacher's own classes do."
     return Table("Accuracy on each teacher's classes", columns, rows, note)
 
 
 def _by_class(found: Examination, teachers: Mapping[str, Specialist]) -> Table:
     whole = [who for who in (found.first, TOGETHER) if who in found.speakers]
-    columns = ["class", *(["taught by"] if teachers else []), "images", *(f"{who}, %" for who in whole)]
+    columns = ["class", *(f"{who}, %" for who in whole), "images", "most often taken for"]
     rows: list[list[Cell]] = []
     for name in found.classes:
         taught = [", ".join(who for who, one in teachers.items() if name in one.names)] if teachers else []
         shares = (percent(found.right(who, [name])) for who in whole)
-        rows.append([name, *taught, count(found.images([name])), *shares, found.mistaken_for(name)])
-    return Table("Accuracy of each class", [*columns, "most often taken for"], rows)
+        rows.append([name, *shares, count(found.images([name])), found.mistaken_for(name), *taught])
+    return Table("Accuracy of each class", [*columns, *(["taught by"] if teachers else [])], rows)
 
 
 def _matrix(found: Examination, who: str) -> Confusion:

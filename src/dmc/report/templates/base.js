@@ -6,7 +6,10 @@ const tip = document.getElementById("tip");
 function make(tag, attributes = {}, ...children) {
   const drawn = ["svg", "g", "path", "line", "rect", "circle", "text", "image", "stop", "linearGradient", "defs"];
   const element = drawn.includes(tag) ? document.createElementNS(SVG, tag) : document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "stroke" || name === "fill") element.style.setProperty(name, value);
+    else element.setAttribute(name, value);
+  }
   element.append(...children);
   return element;
 }
@@ -27,7 +30,7 @@ function ticks(low, high, most) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map(factor => factor * power).find(wide => wide >= rough * 0.999);
   const found = [];
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) found.push(i * step);
+  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) found.push(i * step || 0); // not -0
   return found;
 }
 

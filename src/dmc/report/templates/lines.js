@@ -1,8 +1,13 @@
-/** Draw lines with bands; each is named at its end, and a chip shows or hides it. */
+const FEW = 6; // lines; the bands of more would cover each other, and are faint
+
+/** Give a colour, lighter on a dark page. */
+const ink = line => `color-mix(in oklab, ${line.colour} var(--keep), white)`;
+
+/** Draw lines with bands; each is named at its end, and a chip shows or hides it, or brings it to the fore. */
 function lines(box, data) {
   const hidden = new Set();
   const place = make("div");
-  const draw = () => place.replaceChildren(lineChart(data, data.lines.filter(line => !hidden.has(line)), box.clientWidth));
+  const draw = fore => place.replaceChildren(lineChart(data, data.lines.filter(line => !hidden.has(line)), box.clientWidth, fore));
   if (data.lines.length > 1) box.append(chips(data.lines, hidden, draw));
   box.append(place);
   return draw;
@@ -14,6 +19,8 @@ function chips(all, hidden, draw) {
     const swatch = make("svg", { viewBox: "0 0 24 10" }, make("line", { x1: 0, x2: 24, y1: 5, y2: 5, ...stroke(line) }));
     const button = make("button", { type: "button", "aria-pressed": true }, swatch, line.label);
     button.onclick = () => set(line, button, hidden.has(line));
+    button.onpointerenter = button.onfocus = () => { if (!hidden.has(line)) draw(line); };
+    button.onpointerleave = button.onblur = () => draw();
     return button;
   });
   const set = (line, button, shown) => {
@@ -34,10 +41,10 @@ function chips(all, hidden, draw) {
 
 function stroke(line) {
   const dash = { "-": "none", "--": "7 4", ":": "2 3", "-.": "8 3 2 3" }[line.dash];
-  return { stroke: line.colour, fill: "none", "stroke-width": line.strong ? 3 : 1.8, "stroke-dasharray": dash, "stroke-linejoin": "round" };
+  return { stroke: ink(line), fill: "none", "stroke-width": line.strong ? 3 : 1.8, "stroke-dasharray": dash, "stroke-linejoin": "round" };
 }
 
-function lineChart(data, shown, width) {
+function lineChart(data, shown, width, fore) {
   const named = data.lines.length > 1;
   const names = named ? Math.min(width * 0.34, Math.max(0, ...shown.map(line => widthOf(line.label) * 1.08)) + 26) : 12;
   const area = { left: 46, right: width - names, top: 30, bottom: Math.max(240, Math.min(400, width * 0.5), 60 + (named ? 15 * shown.length : 0)) };
@@ -45,8 +52,12 @@ function lineChart(data, shown, width) {
   const xs = [...new Set(data.lines.flatMap(line => line.x))].sort((a, b) => a - b);
   const scale = { x: across(xs, area), y: upward(data, shown.length ? shown : data.lines, area) };
   axes(svg, data, xs, scale, area);
-  shown.filter(line => line.spread.length).forEach(line => svg.append(band(line, scale)));
-  shown.forEach(line => svg.append(make("path", { d: path(line, scale), ...stroke(line) })));
+  const many = shown.length > FEW;
+  for (const line of shown.filter(line => line.spread.length)) {
+    const seen = line === fore || (!fore && line.strong) ? 0.22 : fore ? 0 : many ? 0.03 : 0.12;
+    svg.append(make("path", { class: "band", d: band(line, scale), fill: ink(line), opacity: seen }));
+  }
+  for (const line of shown) svg.append(make("path", { d: path(line, scale), ...stroke(line), opacity: fore && line !== fore ? 0.2 : 1 }));
   if (xs.length <= 30) shown.forEach(line => svg.append(...dots(line, scale)));
   if (named) nameEnds(svg, shown, scale, area, names - 26);
   hover(svg, data, shown, xs, scale, area, width);
@@ -97,11 +108,11 @@ function band(line, scale) {
   const known = line.y.map((y, i) => [line.x[i], y, line.spread[i]]).filter(([, , std]) => std !== null);
   const point = ([x, y]) => `${scale.x(x).toFixed(1)} ${scale.y(Math.min(Math.max(y, 0), 100)).toFixed(1)}`;
   const upper = known.map(([x, y, std]) => [x, y + std]), lower = known.map(([x, y, std]) => [x, y - std]).reverse();
-  return make("path", { class: "band", d: `M${[...upper, ...lower].map(point).join("L")}Z`, fill: line.colour, opacity: line.strong ? 0.2 : 0.1 });
+  return `M${[...upper, ...lower].map(point).join("L")}Z`;
 }
 
 function dots(line, scale) {
-  return line.y.map((y, i) => make("circle", { cx: scale.x(line.x[i]), cy: scale.y(y), r: line.strong ? 3.6 : 2.6, fill: line.colour }));
+  return line.y.map((y, i) => make("circle", { cx: scale.x(line.x[i]), cy: scale.y(y), r: line.strong ? 3.6 : 2.6, fill: ink(line) }));
 }
 
 function nameEnds(svg, shown, scale, area, room) {
@@ -109,10 +120,9 @@ function nameEnds(svg, shown, scale, area, room) {
   const places = apart(ordered.map(line => scale.y(line.y.at(-1))), 15, area.top - 12, area.bottom);
   ordered.forEach((line, i) => {
     const from = [scale.x(line.x.at(-1)) + 5, scale.y(line.y.at(-1))];
-    svg.append(make("path", { d: `M${from.join(" ")}L${area.right + 16} ${places[i]}`, stroke: line.colour, fill: "none", opacity: 0.6 }));
-    const name = make("text", { class: `name${line.strong ? " strong" : ""}`, x: area.right + 20, y: places[i] + 4 }, shortened(line.label, room));
-    name.style.fill = line.colour;
-    svg.append(name);
+    svg.append(make("path", { d: `M${from.join(" ")}L${area.right + 16} ${places[i]}`, stroke: ink(line), fill: "none", opacity: 0.6 }));
+    const look = { class: `name${line.strong ? " strong" : ""}`, fill: ink(line) };
+    svg.append(make("text", { ...look, x: area.right + 20, y: places[i] + 4 }, shortened(line.label, room)));
   });
 }
 

@@ -1,5 +1,5 @@
 const VIRIDIS = [[68, 1, 84], [72, 40, 120], [62, 74, 137], [49, 104, 142], [38, 130, 142], [31, 158, 137], [53, 183, 121], [109, 205, 89], [180, 222, 44], [253, 231, 37]];
-const NAMED = 24; // classes; of more, names are only shown where the pointer is
+const LEAST = 11; // pixels of a cell; names of smaller ones are only shown where the pointer is
 
 /** Give the colour of a share from 0 to 1, on a logarithmic scale: viridis, which the colour-blind can read. */
 function viridis(share) {
@@ -15,7 +15,7 @@ function matrices(box, data) {
     const figure = make("figure", {}, make("figcaption", {}, panel.title), place);
     return { panel: { ...panel, image: pixels(panel) }, place, figure };
   });
-  box.append(make("div", { class: "matrices" }, ...places.map(({ figure }) => figure)), colourScale());
+  box.append(make("div", { class: data.panels.length > 2 ? "matrices many" : "matrices" }, ...places.map(({ figure }) => figure)), colourScale());
   return () => places.forEach(({ panel, place }) => place.replaceChildren(matrix(panel, place.clientWidth)));
 }
 
@@ -32,7 +32,7 @@ function pixels(panel) {
 }
 
 function matrix(panel, width) {
-  const named = panel.rows.length <= NAMED && panel.columns.length <= NAMED;
+  const named = width * 0.75 / Math.max(panel.rows.length, panel.columns.length) >= LEAST;
   const room = named ? Math.min(96, width * 0.28, 10 + Math.max(...[...panel.rows, ...panel.columns].map(widthOf))) : 6;
   const left = room + 20, side = width - left - 2, height = side * panel.rows.length / panel.columns.length;
   const cell = { wide: side / panel.columns.length, tall: height / panel.rows.length };
