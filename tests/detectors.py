@@ -15,7 +15,7 @@ TINY = "retinanet:timm/test_resnet,width=16,depth=1,scale=2"
 KINDS = {"red": "#ff2020", "green": "#20ff20", "blue": "#2040ff"}
 
 
-def untrained(names: str | Sequence[str], arch: str = TINY, seed: int = 0) -> Detector:
+def untrained(names: str, arch: str = TINY, seed: int = 0) -> Detector:
     detector = Detector.untrained(arch, names, seed=seed, weights=None)
     detector.name = f"detector-{seed}"
     return detector

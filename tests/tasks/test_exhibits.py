@@ -10,16 +10,18 @@ import torch
 
 from dmc.data.annotations import Objects
 from dmc.data.batch import Batch
+from dmc.data.preprocess import Preprocessing
 from dmc.distill.detector_agreement import false_alarms, missed
 from dmc.distill.teachers import Teachers
 from dmc.evaluation.detection import evaluate
 from dmc.exhibits import BarChart, Facts, Gallery, LineChart
 from dmc.metrics.average_precision import Detections
+from dmc.models.detector import Detector
 from dmc.models.specialist import Specialist
 from dmc.tasks.classifier_exhibits import STUDENT, TOGETHER, disagreements
 from dmc.tasks.detection import Detection
 from tests.conftest import tiny
-from tests.detectors import untrained
+from tests.detectors import TINY
 
 
 def test_images_are_ranked_by_the_largest_difference_of_a_probability() -> None:
@@ -45,8 +47,11 @@ def test_mistakes_of_a_detector_are_false_alarms_and_misses() -> None:
 
 
 def test_a_detector_is_shown_with_precisions_curves_and_scenes(squares: Path) -> None:
-    detector = untrained(["red", "green", "blue"])
-    teachers = {"1: a": untrained(["red", "green"], seed=1), "2: b": untrained(["blue"], seed=2)}
+    def small(names: list[str], seed: int) -> Detector:
+        return Detector.untrained(TINY, names, Preprocessing(size=48), seed, weights=None)
+
+    detector = small(["red", "green", "blue"], 0)
+    teachers = {"1: a": small(["red", "green"], 1), "2: b": small(["blue"], 2)}
     facts, bars, curves, gallery = Detection().exhibits(detector, teachers, f"{squares},split=val")
     assert isinstance(facts, Facts)
     assert isinstance(bars, BarChart)

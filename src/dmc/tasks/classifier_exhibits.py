@@ -64,6 +64,11 @@ class Examination:
         hits = sum(int(self.counts[who][self.classes.index(name), known.index(name)]) for name in wanted)
         return hits / self.images(wanted)
 
+    def mean(self, who: str, names: Iterable[str]) -> float | None:
+        """Give the mean accuracy of some classes, each counting alike; None if none of them was asked about."""
+        shares = [share for name in names if (share := self.right(who, [name])) is not None]
+        return sum(shares) / len(shares) if shares else None
+
     def mistaken_for(self, name: str) -> str:
         """Name the wrong answer that images of a class get most often, and how often."""
         known, row = self.speakers[self.first].classes.names, self.counts[self.first][self.classes.index(name)].copy()
@@ -150,7 +155,7 @@ def _summary(found: Examination, source: Source) -> Facts:
     }
     if TOGETHER in found.speakers:
         taught = [one.names for who, one in found.speakers.items() if isinstance(one, Specialist) and who != STUDENT]
-        old, new = found.right(STUDENT, taught[0]), found.right(STUDENT, taught[-1])
+        old, new = found.mean(STUDENT, taught[0]), found.mean(STUDENT, taught[-1])
         if old is not None and new is not None:
             rows["gap between the first and the last teacher's classes"] = f"{100 * (old - new):+.1f} points"
     return Facts(rows)
@@ -161,9 +166,12 @@ def _by_teacher(found: Examination, teachers: Mapping[str, Specialist]) -> Table
     rows: list[list[Cell]] = []
     for who, teacher in teachers.items():
         shown = [name for name in teacher.names if name in found.classes]
-        shares = (found.right(one, shown) for one in (STUDENT, TOGETHER, who))
+        shares = (found.mean(one, shown) for one in (STUDENT, TOGETHER, who))
         rows.append([who, *map(percent, shares), count(found.images(shown))])
-    note = "Side by side, all teachers answer together, and all classes compete; alone, a teacher's own classes do."
+    note = (
+        "Each class counts alike. Side by side, all teachers answer together, and all classes compete; alone, only a "
+        "teacher's own do."
+    )
     return Table("Accuracy on each teacher's classes", columns, rows, note)
 
 

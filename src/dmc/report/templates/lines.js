@@ -58,7 +58,7 @@ function lineChart(data, shown, width, fore) {
     svg.append(make("path", { class: "band", d: band(line, scale), fill: ink(line), opacity: seen }));
   }
   for (const line of shown) svg.append(make("path", { d: path(line, scale), ...stroke(line), opacity: fore && line !== fore ? 0.2 : 1 }));
-  if (xs.length <= 30) shown.forEach(line => svg.append(...dots(line, scale)));
+  if (xs.length <= 30) shown.filter(line => !fore || line === fore).forEach(line => svg.append(...dots(line, scale)));
   if (named) nameEnds(svg, shown, scale, area, names - 26);
   hover(svg, data, shown, xs, scale, area, width);
   return svg;
