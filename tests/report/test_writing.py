@@ -132,7 +132,7 @@ def test_nothing_written_in_a_file_is_fetched_or_run(
     merged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = with_first_teacher(merged, tmp_path / "run", "hf-hub:someone/something")
-    monkeypatch.setattr("dmc.models.load._download", lambda _: pytest.fail("fetched"))
+    monkeypatch.setattr("socket.socket.connect", lambda *_: pytest.fail("something is fetched"))
     assert "is not a folder here" in page_of(run, merged / "test").sections[0].text
 
 

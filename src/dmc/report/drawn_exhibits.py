@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import ceil, nan
 from pathlib import Path
+from textwrap import fill
 
 from PIL import Image
 
@@ -30,6 +31,7 @@ from dmc.text import one_line
 IN_A_ROW, WITH_WORDS = 10, 4  # pictures
 LONGEST = 34  # characters of an answer
 GAP = 4  # pixels between pictures
+WIDEST = 110  # characters beside each other above bars
 ENLARGED = 3  # times, so that names in a picture can be read
 
 
@@ -73,6 +75,8 @@ def _draw_bars(chart: BarChart, path: Path) -> None:
     ]
     figure, plots = new_figure(1, len(chart.panels), size=(max(2.6, 9 / len(chart.panels)), 0.9 + 0.24 * len(rows)))
     draw_bars(plots, chart.panels, rows)
+    for plot in plots:
+        plot.set_title(fill(plot.get_title(), WIDEST // len(plots)), fontsize=FONT + 1)
     figure.suptitle(chart.title, fontsize=FONT + 2)
     figure.supxlabel(chart.axis, fontsize=FONT + 1)
     save(figure, path)

@@ -165,7 +165,7 @@ def draw_lines(
         axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, labels=[f"{x:,}" for x in ticks], minor=False)
     if losses:
-        axes.set_yscale("log")
+        _fit_losses(axes)
     else:
         _fit_height(axes, series)
     axes.margins(x=0.02)
@@ -213,6 +213,16 @@ def _fit_height(axes: Any, series: Sequence[Series]) -> None:
     margin = 0.02 * (ticks[-1] - ticks[0])
     axes.set_yticks(ticks)
     axes.set_ylim(ticks[0] - margin, ticks[-1] + margin)
+
+
+def _fit_losses(axes: Any) -> None:
+    """Make the y axis logarithmic, with plain numbers at 1, 2 and 5 times each power of ten."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
 
 
 def _tidy(axes: Any) -> None:

@@ -14,7 +14,7 @@ from dmc.data.thumbnails import decoded
 from dmc.documents import AnyObject, BegunNetwork, Document, RunRecord, read_json
 from dmc.errors import DmcError
 from dmc.files import read_bytes
-from dmc.models.timm_config import ModelConfig
+from dmc.model_config import ModelConfig
 from dmc.training.findings import FILE, SavedFindings
 
 log = logging.getLogger("dmc")
