@@ -24,7 +24,7 @@ from dmc.models.model import Model
 from dmc.models.specialist import Specialist
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 
-pytest_plugins = ["tests.detectors"]  # its fixtures
+pytest_plugins = ["tests.browser", "tests.detectors"]  # their fixtures
 
 SMALL = Preprocessing(size=16)
 
@@ -44,9 +44,10 @@ def interruptible() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def hurried() -> Iterator[None]:
-    """Time a step once before each training, and do not wait for the disk: neither matters here."""
+    """Time a step once before each training, do not wait for the disk, and write no reports: none matters here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dmc.cost.REPEATS", 1)
+        patch.setattr("dmc.report.writing.report_at_end", lambda *_: None)
         patch.setattr("os.fsync", lambda _: None)
         yield
 

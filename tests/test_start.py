@@ -43,7 +43,7 @@ def test_a_network_of_our_own_waits_for_no_other_library(
     commands: list[list[object]] = [
         ["predict", first, aux_folder / "000.png"],
         ["evaluate", first, labeled_folder, "--rename", "red=a", "--rename", "green=b"],
-        ["consolidate", first, second, "--aux", aux_folder, "-o", tmp_path / "m", "--epochs", "1"],
+        ["consolidate", first, second, "--aux", aux_folder, "-o", tmp_path / "m", "--epochs", "1", "--no-report"],
     ]
     unset = {name: value for name, value in os.environ.items() if name not in WAITING}
     typed = json.dumps(commands, default=str)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dmc.api import check, consolidate, evaluate, export, learn, load, predict, push, train
+    from dmc.api import check, consolidate, evaluate, export, learn, load, predict, push, train, write_report
     from dmc.config import Schedule
     from dmc.data.preprocess import Preprocessing
     from dmc.errors import DmcError
@@ -25,6 +25,7 @@ __all__ = [
     "predict",
     "push",
     "train",
+    "write_report",
 ]
 
 _HOME = {
@@ -42,6 +43,7 @@ _HOME = {
     "predict": "api",
     "push": "api",
     "train": "api",
+    "write_report": "api",
 }
 
 

@@ -124,7 +124,7 @@ def train(
     network = begun.unless(config) if begun else task.network_for(source, config)
     model = task.untrained(source, network, preprocessing, config.output, config.seed)
     training = LabeledTraining(task, source, held_out, network, length, config, str(network))
-    return training.run(model, out, how)
+    return _reported(training.run(model, out, how), out, how)
 
 
 @overload
@@ -160,7 +160,7 @@ def consolidate(
         require_own(Path(out), how.resume)
     merge = Merge.chosen(loaded, aux, out, how, rest)
     merged: Model = merge.timed(merge.with_teachers(loaded)).run(out, how)
-    return merged
+    return _reported(merged, out, how)
 
 
 def check(teachers: Sequence[Given], aux: Images, **settings: Unpack[CheckKeywords]) -> Check:
@@ -248,7 +248,7 @@ def learn(
     tested = {key: line for key, line in new.provenance.items() if key.startswith("held-out")}
     merging.notes = {f"{key} of the new classes' own model": line for key, line in tested.items()}
     taught: Model = merging.run(out, how)
-    return taught
+    return _reported(taught, out, how)
 
 
 def _for_specialist(length: Length, own: LearnConfig) -> Length:
@@ -363,6 +363,35 @@ def push(model: Given, repo: str, *, license: str = UNKNOWN, public: bool = Fals
     """
     require_hub(repo, license)
     return publish(load(model), repo, license, public)
+
+
+def write_report(
+    runs: str | Path | Sequence[str | Path], out: str | Path | None = None, data: Place | None = None
+) -> Path:
+    """Write what happened in a run as one page, `report.html`, and its figures as PNG and SVG in `report-figures`.
+
+    `train`, `consolidate` and `learn` do so when they end; a run that is still going can be reported on, too.
+
+    Args:
+        runs: a folder that one of these, or `dmc bench` or `dmc reproduce`, has written; or a list of such folders.
+        out: the folder to write to; None is the run's own, and `report` for several runs.
+        data: labeled images, as for `train`, to measure the run's model and its teachers on.
+
+    Returns:
+        The path of the page.
+    """
+    from dmc.report.writing import write_report as write
+
+    return write([runs] if isinstance(runs, str | Path) else runs, out, data)
+
+
+def _reported(model: Model, out: str | Path | None, how: RunConfig) -> Model:
+    """Write the report of a finished run, if it is wanted."""
+    if out is not None and how.report and is_main():
+        from dmc.report.writing import report_at_end
+
+        report_at_end(Path(out))
+    return model
 
 
 def _all(teachers: Sequence[Given]) -> list[Model]:

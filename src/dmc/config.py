@@ -230,6 +230,8 @@ class RunConfig(Config):
         None, "A tracker that gets the metrics, too; tensorboard writes into the run's folder"
     )
 
+    report: bool = option(True, "Write report.html and its figures into the folder at the end", usual="report")
+
     @field_validator("resume", mode="before")
     @classmethod
     def _auto_is_yes(cls, given: Any) -> Any:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypedDict
+from typing import Any, Generic, TypedDict
 
 from torch import Tensor
 
@@ -29,7 +29,9 @@ from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
 from dmc.models.model import AnyModel
 from dmc.precision import autocast, settled
+from dmc.processes import is_main
 from dmc.seeds import seed_for
+from dmc.training.findings import Findings, save_findings
 from dmc.training.loop import first_of, fit, require_trainable, step_cost
 from dmc.training.objective import Objective
 from dmc.training.run_folder import Run, versions
@@ -55,15 +57,6 @@ class Estimate:
     images_per_second: float
     cost: Cost
     teachers: dict[str, Any]  # what `teachers_alone` found on some of the images
-
-
-class Findings(NamedTuple):
-    """How much a student has learned from its teachers, in words."""
-
-    images: int  # that student and teachers were compared on
-    of_each: list[str]  # one text for each teacher
-    overall: str
-    warnings: list[str]  # what the user should know before using it
 
 
 class AuxCheck(TypedDict):
@@ -218,6 +211,8 @@ class Consolidation(ABC, Generic[AnyModel]):
                 f"{self.schedule.precision}",
                 **self.notes,
             }
+            if not run.temporary and is_main():
+                save_findings(run.folder, findings, self.student.pipeline_tag, bool(self.held_out), unseen)
             return run.finish(self.student)
 
     @property

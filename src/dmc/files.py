@@ -25,6 +25,7 @@ OWN_FILES = (
     "preprocessor_config.json",
     "model.safetensors",
     "README.md",
+    "report.json",
 )
 HOST = re.sub(r"[^\w-]", "", platform.node()) or "localhost"
 MOST_BYTES = 64 * 2**20  # of a file that is read whole; callers that expect more say so

@@ -34,6 +34,7 @@ class TrainKeywords(LengthKeywords, total=False):
     resume: bool | Literal["auto"]
     checkpoint_every: float
     track: Literal["tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "swanlab", "trackio"] | None
+    report: bool
     arch: str | None
     size: int | None
     weights: str | None
@@ -72,6 +73,7 @@ class ConsolidateKeywords(CheckKeywords, total=False):
     resume: bool | Literal["auto"]
     checkpoint_every: float
     track: Literal["tensorboard", "wandb", "mlflow", "comet_ml", "aim", "clearml", "swanlab", "trackio"] | None
+    report: bool
 
 
 class LearnKeywords(ConsolidateKeywords, total=False):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dmc.data.annotations import Objects
-from dmc.metrics.average_precision import Detections, average_precision, overlaps
+from dmc.metrics.average_precision import Detections, average_precision, best_precision, overlaps, precision_recall
 
 Boxes = list[tuple[float, float, float, float]]
 
@@ -46,6 +46,11 @@ def test_a_case_by_hand() -> None:
     assert result.eleven_points == pytest.approx((3 * 1 + 3 * 2 / 3) / 11)
     assert result.area == pytest.approx(1 / 4 + 1 / 4 * 2 / 3)
     assert result.objects == 4
+    curve = precision_recall([found([A, FAR, B], [0.9, 0.8, 0.7])], known, 0)
+    assert curve.recall.tolist() == [1 / 4, 1 / 4, 2 / 4]
+    assert curve.precision.tolist() == pytest.approx([1, 1 / 2, 2 / 3])
+    assert [best_precision(curve, recall) for recall in (0, 0.25, 0.3, 0.5)] == pytest.approx([1, 1, 2 / 3, 2 / 3])
+    assert best_precision(curve, 0.51) is None
 
 
 def test_the_second_sighting_of_an_object_is_wrong() -> None:

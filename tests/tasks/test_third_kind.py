@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from dmc.choices import NetworkChoice
 from dmc.classes import Classes
 from dmc.config import ConsolidateConfig, NetworkConfig, Output, PredictConfig, Schedule
-from dmc.consolidation import Consolidation, Findings
+from dmc.consolidation import Consolidation
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop, DecodeError, decode
 from dmc.data.loader import ImageLoader, StreamLoader
@@ -33,6 +33,7 @@ from dmc.models.architecture_source import Architectures, ArchitectureSource, Li
 from dmc.models.model import MODELS, Model
 from dmc.tasks import TASKS, register
 from dmc.tasks.base import Names, Place, VisionTask
+from dmc.training.findings import Findings
 from dmc.training.held_out import HeldOut
 from dmc.training.objective import Objective
 from tests.conftest import Answer

@@ -67,7 +67,6 @@ def _letter(draw: random.Random) -> npt.NDArray[np.uint8]:
 
 @cache
 def _font_files() -> tuple[Path, ...]:
-    require_extra("bench", "matplotlib")
     import matplotlib
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"

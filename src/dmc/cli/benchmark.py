@@ -63,6 +63,7 @@ def bench(
     from dmc.methods import methods_named
     from dmc.recipes.profile import load_profile, parsed_settings
     from dmc.report.bench import report
+    from dmc.report.writing import report_at_end
 
     place = chosen_engine(engine, jobs, cpus_per_cell, gpus_per_cell)
     changes, size = parsed_settings(settings or []), group_size or USUAL_GROUP.get(stream, 10)
@@ -79,6 +80,7 @@ def bench(
     comparison.run_all(chosen, wanted, place)
     ran_as = f"{profile} with {', '.join(settings)}" if settings else profile
     rows, table = report(comparison, ran_as, typed_command())
+    report_at_end(out)
     print(json.dumps(rows, indent=2) if as_json else table)
 
 
@@ -113,6 +115,7 @@ def reproduce(
     from dmc.methods import methods_named
     from dmc.report.provenance import footnote
     from dmc.report.reproduce import as_list, report
+    from dmc.report.writing import report_at_end
 
     if show:
         recipes = known_recipes(profile)
@@ -129,6 +132,7 @@ def reproduce(
     table = report(job, rows)
     write_text(job.folder / f"{name}-{profile}.md", f"{table}\n\n{footnote(job.made(rows), typed_command())}\n")
     write_text(job.folder / f"{name}-{profile}.json", json.dumps(rows, indent=2) + "\n")
+    report_at_end(job.folder)
     print(json.dumps(rows, indent=2) if as_json else table)
 
 

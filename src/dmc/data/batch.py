@@ -26,6 +26,11 @@ class Batch:
     def __len__(self) -> int:
         return len(self.images_N3HW)
 
+    @property
+    def pictures(self) -> list[Tensor]:
+        """The pixels of each image alone, as a person would look at it."""
+        return list(self.images_N3HW)
+
     def to(self, device: torch.device) -> Self:
         """Copy it from the host to a device; nobody waits until it is there, and what comes next on the device does."""
         return self.moved(lambda tensor: tensor.to(device, non_blocking=True))

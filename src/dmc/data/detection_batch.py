@@ -41,6 +41,10 @@ class DetectionBatch(Batch):
             raise TypeError(f"a detector is trained on {cls.__name__}, not on {type(batch).__name__}")
         return batch
 
+    @property
+    def pictures(self) -> list[Tensor]:
+        return [image[:, :high, :wide] for image, (high, wide) in zip(self.images_N3HW, self.sizes, strict=True)]
+
     def moved(self, move: Callable[[Tensor], Tensor]) -> Self:
         boxes, labels = ([move(t) for t in part] for part in (self.boxes, self.labels))
         return replace(self, images_N3HW=move(self.images_N3HW), boxes=boxes, labels=labels)

@@ -2,4 +2,4 @@
 
 from dmc.extras import require_extra
 
-require_extra("demo", "matplotlib", "skimage", "sklearn")
+require_extra("demo", "skimage", "sklearn")

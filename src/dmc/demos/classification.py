@@ -12,7 +12,9 @@ from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
 from dmc.evaluation.classification import evaluate
+from dmc.exhibits import Cell, Section, Table, count, percent
 from dmc.models.specialist import Specialist
+from dmc.report import writing
 from dmc.report.classification_demo import TITLES, Row, draw
 from dmc.tasks.classification import Classification
 from dmc.training.labeled import fit_labeled
@@ -52,12 +54,24 @@ def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
     ]
     if folder:
         draw(rows, [old_data, new_data, aux], folder / "demo.png")
+        writing.report_at_end(folder / "dmc", folder, test, [_section(rows)])
     return rows
 
 
 def _row(method: str, model: Specialist | Teachers, test: Source, images_seen: int) -> Row:
     result = evaluate(model, test)
     return Row(method, result.of(OLD), result.of(NEW), result.accuracy, model.parameter_count, images_seen)
+
+
+def _section(rows: Sequence[Row]) -> Section:
+    """Show the demo's table at the top of its report."""
+    cells: list[list[Cell]] = [
+        [TITLES[r.method], percent(r.old), percent(r.new), percent(r.all), count(r.parameters), count(r.images_seen)]
+        for r in rows
+    ]
+    columns = ["", "digits 0-4, %", "digits 5-9, %", "all, %", "parameters", "images seen"]
+    text = "One specialist knows 0-4, another 5-9. They are merged by looking at letters, never at a digit."
+    return Section("The demo", [Table("Accuracy on test digits", columns, cells)], text)
 
 
 def as_table(rows: Sequence[Row]) -> str:

@@ -12,6 +12,7 @@ from dmc.config import DETECTION, RESUMED, DetectorConsolidateConfig
 from dmc.data.annotations import DetectionImages
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.evaluation.detection import evaluate
+from dmc.exhibits import Cell, Section, Table, count, percent
 from dmc.models.detector import Detector
 from dmc.tasks.detection import Detection
 
@@ -55,9 +56,11 @@ def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
     }
     rows = [_row(name, model, test) for name, model in models.items()]
     if folder:
+        from dmc.report import writing
         from dmc.report.detection_demo import contact_sheet
 
         contact_sheet({"knows 0-4": old, "knows 5-9": new, "DMC": merged}, test, folder / "demo.png")
+        writing.report_at_end(folder / "dmc", folder, test, [_section(rows)])
     return rows
 
 
@@ -66,6 +69,14 @@ def _row(name: str, model: Detector | DetectorTeachers, test: DetectionImages) -
     found = evaluate(model, test, keep=known)
     old, new = (found.of(part) if set(part) <= set(known) else None for part in (OLD, NEW))
     return Row(name, old, new, model.parameter_count)
+
+
+def _section(rows: Sequence[Row]) -> Section:
+    """Show the demo's table at the top of its report."""
+    cells: list[list[Cell]] = [[r.model, percent(r.old), percent(r.new), count(r.parameters)] for r in rows]
+    columns = ["", "digits 0-4, mAP %", "digits 5-9, mAP %", "parameters"]
+    text = "One detector knows 0-4, the other 5-9. They are merged by looking at scenes without labels."
+    return Section("The demo", [Table("Average precision on test scenes", columns, cells)], text)
 
 
 def as_table(rows: Sequence[Row]) -> str:

@@ -29,6 +29,7 @@ class Agreement:
     teachers_win: list[float]  # where the top class of the teachers side by side is one of this teacher's
     student_wins: list[float]  # where the student's top class is one of this teacher's
     fair: list[float]  # which a teacher's classes would win if every class won equally often
+    answers: dict[str, tuple[int, int]]  # how often each class is the top one, of the teachers side by side, student
 
     @classmethod
     def of(cls, answers: Answers, union: ClassUnion) -> Agreement:
@@ -38,6 +39,7 @@ class Agreement:
             float((answers.student_NT[:, list(columns)].argmax(dim=1) == logits_NK.argmax(dim=1)).double().mean())
             for columns, logits_NK in zip(union.columns, answers.teachers, strict=True)
         ]
+        of_teachers, of_student = (found_N.bincount(minlength=len(union.names)) for found_N in (target_N, student_N))
         return cls(
             len(student_N),
             float((student_N == target_N).double().mean()),
@@ -45,6 +47,7 @@ class Agreement:
             wins(target_N, union),
             wins(student_N, union),
             [len(columns) / len(union.names) for columns in union.columns],
+            {name: (int(of_teachers[i]), int(of_student[i])) for i, name in enumerate(union.names)},
         )
 
 

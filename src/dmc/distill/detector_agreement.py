@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+import numpy.typing as npt
 
 from dmc.data.annotations import Objects
 from dmc.data.detection_batch import DetectionBatch
@@ -28,6 +29,7 @@ class DetectorAgreement:
     objects: list[int]  # how many the teacher is sure of
     precision: list[float]  # the student's mean average precision on them, over their classes; NaN if there are none
     false_alarms: int  # how many objects the student is sure of, and no teacher is
+    answers: dict[str, tuple[int, int]]  # how many objects of each class the teachers are sure of, and the student
 
     @classmethod
     def of(cls, student: Detector, teachers: DetectorTeachers, loader: ImageLoader) -> DetectorAgreement:
@@ -46,7 +48,10 @@ class DetectorAgreement:
         means = [np.mean([precision[c] for c in own if c in labels_M] or [np.nan]) for own in teachers.union.columns]
         objects = [int(np.isin(labels_M, own).sum()) for own in teachers.union.columns]
         alarms = sum(false_alarms(mine, there) for mine, there in zip(found, truth, strict=True))
-        return cls(len(found), objects, [float(mean) for mean in means], alarms)
+        mine_M = np.concatenate([one.labels_M[one.scores_M > SURE] for one in found])
+        names = enumerate(teachers.union.names)
+        answers = {name: (int((labels_M == i).sum()), int((mine_M == i).sum())) for i, name in names}
+        return cls(len(found), objects, [float(mean) for mean in means], alarms, answers)
 
 
 def as_objects(finds: Sequence[Detections], columns: Sequence[Sequence[int]], size: tuple[int, int]) -> Objects:
@@ -61,7 +66,18 @@ def as_objects(finds: Sequence[Detections], columns: Sequence[Sequence[int]], si
 
 def false_alarms(found: Detections, truth: Objects) -> int:
     """Count the detections with a score above `SURE` that lie on no object of their class."""
+    return int((~_hits(found, truth).any(axis=1)).sum())
+
+
+def missed(found: Detections, truth: Objects) -> int:
+    """Count the objects, but difficult ones, on which there is no detection of their class with such a score."""
+    return int((~_hits(found, truth).any(axis=0) & ~truth.difficult_M).sum())
+
+
+def _hits(found: Detections, truth: Objects) -> npt.NDArray[np.bool_]:
+    """Tell which of the detections with a score above `SURE` (rows) lie on which objects of their class (columns)."""
     sure_M = found.scores_M > SURE
-    there = overlaps(found.boxes_M4[sure_M], truth.boxes_M4) >= OVERLAP
-    same = found.labels_M[sure_M][:, None] == truth.labels_M
-    return int((~(there & same).any(axis=1)).sum())
+    there_MG = overlaps(found.boxes_M4[sure_M], truth.boxes_M4) >= OVERLAP
+    same_MG = found.labels_M[sure_M][:, None] == truth.labels_M
+    hits_MG: npt.NDArray[np.bool_] = there_MG & same_MG
+    return hits_MG

@@ -67,6 +67,16 @@ class Evaluation:
 
 def evaluate(model: Specialist | Teachers, data: str | Path | Source, **choice: Unpack[ClassChoice]) -> Evaluation:
     """Measure the accuracy of a specialist, or of several side by side, on labeled data."""
+    source = matched(model, data, **choice)
+    counts_CK, skipped = answers(model, source)
+    right = [int(row[model.classes.require(name)]) for name, row in zip(source.classes, counts_CK, strict=True)]
+    total = counts_CK.sum(dim=1).tolist()
+    per_class = {name: r / t for name, r, t in zip(source.classes, right, total, strict=True) if t}
+    return Evaluation(sum(right) / sum(total), per_class, sum(total), skipped)
+
+
+def matched(model: Specialist | Teachers, data: str | Path | Source, **choice: Unpack[ClassChoice]) -> Source:
+    """Open labeled images, under the model's class names."""
     source, keep = open_labeled(data), choice.get("keep")
     if keep is not None:
         source = source.keep(keep)
@@ -75,11 +85,7 @@ def evaluate(model: Specialist | Teachers, data: str | Path | Source, **choice: 
         whole, source = source, source.keep(known_names(source, model.classes, model.name))
         log_left_out(f"{len(whole) - len(source):,} images", whole, source, model.name)
     require_known_classes(source, model.classes, model.name)
-    counts_CK, skipped = answers(model, source)
-    right = [int(row[model.classes.require(name)]) for name, row in zip(source.classes, counts_CK, strict=True)]
-    total = counts_CK.sum(dim=1).tolist()
-    per_class = {name: r / t for name, r, t in zip(source.classes, right, total, strict=True) if t}
-    return Evaluation(sum(right) / sum(total), per_class, sum(total), skipped)
+    return source
 
 
 def answers(model: Classifier, source: Source) -> tuple[Tensor, int]:

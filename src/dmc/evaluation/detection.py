@@ -9,12 +9,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import numpy as np
 
 from dmc.classes import Classes
-from dmc.data.annotations import Objects, open_annotated
+from dmc.data.annotations import DetectionImages, Objects, open_annotated
 from dmc.data.decode import decode, opened, upright_size
 from dmc.data.detection_batch import DetectionBatch
 from dmc.data.loader import StreamLoader
@@ -89,6 +89,18 @@ def evaluate(
     A choice of classes leaves out objects, not images. For a class of `keep` that the model knows and the images do not
     show, average precision is NaN.
     """
+    source, absent = matched(model, data, **choice)
+    found = found_in(model, source)
+    labels = {name: model.classes.require(name) for name in (*source.classes, *absent)}
+    per_class = {name: average_precision(found.detections, found.truth, label) for name, label in labels.items()}
+    overall = coco_average_precision(found.detections, found.truth, [labels[name] for name in source.classes])
+    return DetectionEvaluation(per_class, *overall, source.name, len(found.truth), found.skipped)
+
+
+def matched(
+    model: Detector | DetectorTeachers, data: str | Path | Source, **choice: Unpack[ClassChoice]
+) -> tuple[DetectionImages, list[str]]:
+    """Open images with boxes, under the model's class names; also give the classes of `keep` that they do not show."""
     source, keep = open_annotated(data).require_objects(), choice.get("keep")
     absent: list[str] = []
     if keep is not None:
@@ -100,21 +112,23 @@ def evaluate(
         whole, source = source, source.keep(known_names(source, model.classes, model.name), empty=True)
         log_left_out("objects", whole, source, model.name)
     require_known_classes(source, model.classes, model.name)
-    found, truth, skipped = _answers(model, source)
-    labels = {name: model.classes.require(name) for name in source.classes}
-    renumbered = np.array([labels[name] for name in source.classes], dtype=np.int64)
-    truth = [t._replace(labels_M=renumbered[t.labels_M]) for t in truth]
-    per_class = {name: average_precision(found, truth, label) for name, label in labels.items()}
-    per_class |= {name: average_precision(found, truth, model.classes.require(name)) for name in absent}
-    overall = coco_average_precision(found, truth, list(labels.values()))
-    return DetectionEvaluation(per_class, *overall, source.name, len(found), skipped)
+    return source, absent
 
 
-def _answers(model: Detector | DetectorTeachers, source: Source) -> tuple[list[Detections], list[Objects], int]:
-    """Give what is found and what is there, in pixels of each image's full size, and the number of images skipped."""
+class Found(NamedTuple):
+    """What a detector finds in each image, and what is there, in pixels of the image's full size."""
+
+    detections: list[Detections]
+    annotated: list[Objects]  # as the images have it
+    truth: list[Objects]  # the same, with the detector's labels
+    skipped: int  # images that cannot be read
+
+
+def found_in(model: Detector | DetectorTeachers, source: DetectionImages) -> Found:
+    """Let a detector look at every image; it knows all classes of the images."""
     model.to(pick_device())
     found: list[Detections] = []
-    truth: list[Objects] = []
+    annotated: list[Objects] = []
     stream = StreamLoader(source, model.transform)  # every image is wanted once, so none is kept
     with progress(stream.count, "evaluating") as bar:
         for batch in map(DetectionBatch.of, stream.in_order(8)):
@@ -122,9 +136,11 @@ def _answers(model: Detector | DetectorTeachers, source: Source) -> tuple[list[D
             for one, (height, width), there in zip(answers, batch.sizes, batch.objects, strict=True):
                 assert there is not None
                 found.append(scaled(one, there.width / width, there.height / height))
-                truth.append(there)
+                annotated.append(there)
             bar.update(len(batch))
-    return found, truth, len(stream.skipped)
+    labels = np.array([model.classes.require(name) for name in source.classes], dtype=np.int64)
+    truth = [there._replace(labels_M=labels[there.labels_M]) for there in annotated]
+    return Found(found, annotated, truth, len(stream.skipped))
 
 
 def scaled(found: Detections, x: float, y: float) -> Detections:

@@ -85,11 +85,27 @@ class Precisions(Measured):
         return cls(*({key: math.nan if value is None else value for key, value in part.items()} for part in parts))
 
 
+class Curve(NamedTuple):
+    """Recall and precision of one class, down to each score of a detection from the highest on."""
+
+    recall: Floats
+    precision: Floats
+    objects: int  # without difficult ones
+
+
 def average_precision(found: Sequence[Detections], truth: Sequence[Objects], label: int) -> AveragePrecision:
     """Measure one class over all images; NaN for a class without objects."""
+    curve = precision_recall(found, truth, label)
+    if not curve.objects:
+        return AveragePrecision(float("nan"), float("nan"), 0)
+    return AveragePrecision(_eleven_points(curve), _area(curve.recall, curve.precision), curve.objects)
+
+
+def precision_recall(found: Sequence[Detections], truth: Sequence[Objects], label: int) -> Curve:
+    """Follow one class over all images, from its most certain detection to the least; empty without objects."""
     objects = sum(int(((t.labels_M == label) & ~t.difficult_M).sum()) for t in truth)
     if not objects:
-        return AveragePrecision(float("nan"), float("nan"), 0)
+        return Curve(np.zeros(0), np.zeros(0), 0)
     scores: list[float] = []
     hits: list[bool | None] = []  # None: on a difficult object, counts as neither right nor wrong
     for image, known in zip(found, truth, strict=True):
@@ -100,8 +116,7 @@ def average_precision(found: Sequence[Detections], truth: Sequence[Objects], lab
     order = np.argsort(-np.array(scores), kind="stable")
     counted = [hits[i] for i in order if hits[i] is not None]
     right = np.cumsum(np.array(counted, dtype=float))
-    recall, precision = right / objects, right / np.arange(1, len(right) + 1)
-    return AveragePrecision(_eleven_points(recall, precision), _area(recall, precision), objects)
+    return Curve(right / objects, right / np.arange(1, len(right) + 1), objects)
 
 
 def _hits(
@@ -140,10 +155,15 @@ def overlaps(a_M4: npt.NDArray[np.float32], b_G4: npt.NDArray[np.float32]) -> Fl
     return shared
 
 
-def _eleven_points(recall: Floats, precision: Floats) -> float:
+def best_precision(curve: Curve, recall: float) -> float | None:
+    """Give the best precision at a recall or more; None if it is not reached."""
+    reached = curve.precision[curve.recall >= recall - 1e-12]
+    return float(reached.max()) if len(reached) else None
+
+
+def _eleven_points(curve: Curve) -> float:
     """Average as VOC2007 does: over recalls 0, 0.1, ..., 1, the best precision at that recall or more."""
-    points = [precision[recall >= tenth / 10 - 1e-12] for tenth in range(11)]
-    return float(np.mean([part.max() if len(part) else 0.0 for part in points]))
+    return float(np.mean([best_precision(curve, tenth / 10) or 0.0 for tenth in range(11)]))
 
 
 def _area(recall: Floats, precision: Floats) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
@@ -25,12 +26,13 @@ def drawn(path: str | Path, sightings: Sequence[DetectedObject], names: Sequence
 def boxed(image: Image.Image, sightings: Sequence[DetectedObject], names: Sequence[str], text_size: int) -> Image.Image:
     """Draw boxes into an image and return it.
 
-    `sightings` are best first; `names` are all classes of the model, whose order decides the colours.
+    `sightings` are best first, and a score of NaN is not shown; `names` are all classes of the model, whose order
+    decides the colours.
     """
     pen = ImageDraw.Draw(image)
     font = ImageFont.load_default(text_size)
     colours = [COLOURS[names.index(sighting.name) % len(COLOURS)] for sighting in sightings]
-    texts = [f"{sighting.name} {sighting.score:.0%}" for sighting in sightings]
+    texts = [one.name if isnan(one.score) else f"{one.name} {one.score:.0%}" for one in sightings]
     sizes = [(pen.textlength(text, font=font) + 4, pen.textbbox((0, 0), text, font=font)[3] + 2) for text in texts]
     places = label_places([sighting.box for sighting in sightings], sizes, image.size)
     for sighting, colour in reversed(list(zip(sightings, colours, strict=True))):  # the best on top

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import floor, isnan
 from pathlib import Path
+from statistics import mean
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from dmc.extras import require_extra
+from dmc.exhibits import Line
 from dmc.files import replacing
 
-require_extra("bench", "matplotlib", "sklearn")  # on import, before hours of training are spent
 FONT = 8  # the smallest, in points
 NAME, PITCH = FONT + 1, 1.4 * (FONT + 1)  # a line's name, and the distance from one to the next, in points
 LINES = {"-": "", "--": "//", ":": "..", "-.": "xx"}  # line styles, and the hatches that stand for them in bars
@@ -78,15 +78,26 @@ def setting_look(i: int) -> Look:
     return Look(OTHERS[i % len(OTHERS)], marker=MARKERS[i % len(MARKERS)]).variant(i // len(OTHERS))
 
 
+def looks_of(lines: Sequence[Line]) -> list[Look]:
+    """Give the look of each line: its method's, or where lines are no methods, one that tells it from the others."""
+    return [look_of(line.method) if line.method else setting_look(i) for i, line in enumerate(lines)]
+
+
 @dataclass(frozen=True)
 class Series:
-    """A line in a figure; values of y are fractions."""
+    """A line in a figure; values of y are fractions, which are drawn in %, or losses."""
 
     label: str
     look: Look
     x: Sequence[float]
     y: Sequence[float]
     spread: Sequence[float] = ()  # standard deviations over orders, NaN where unknown; empty: no band
+    factor: float = 100  # of y as it is drawn; 1 for losses
+
+    @property
+    def drawn(self) -> list[float]:
+        """The values of y as they are drawn."""
+        return [self.factor * y for y in self.y]
 
 
 class Bar(NamedTuple):
@@ -134,8 +145,16 @@ def save(figure: Any, path: Path) -> None:
         figure.savefig(temporary, format="svg", metadata={"Date": None})
 
 
-def draw_lines(series: Sequence[Series], x_label: str, y_label: str, title: str, path: Path, log: bool = False) -> None:
-    """Draw accuracies in % against the number of something, and name each line at its end."""
+def draw_lines(
+    series: Sequence[Series],
+    x_label: str,
+    y_label: str,
+    title: str,
+    path: Path,
+    log: bool = False,
+    losses: bool = False,
+) -> None:
+    """Draw accuracies in %, or losses, against the number of something, and name each line at its end."""
     figure, (axes,) = new_figure(1, 1, size=(8, max(4.6, 1 + len(series) * PITCH / 72)))
     for line in series:
         _draw_line(axes, line)
@@ -145,13 +164,17 @@ def draw_lines(series: Sequence[Series], x_label: str, y_label: str, title: str,
     if log:
         axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, labels=[f"{x:,}" for x in ticks], minor=False)
-    _fit_height(axes, series)
+    if losses:
+        _fit_losses(axes)
+    else:
+        _fit_height(axes, series)
     axes.margins(x=0.02)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
     axes.set_title(title, fontsize=FONT + 2)
     _tidy(axes)
-    _name_ends(figure, axes, series)
+    if len(series) > 1 or not losses:
+        _name_ends(figure, axes, series)
     save(figure, path)
 
 
@@ -160,7 +183,7 @@ def _draw_line(axes: Any, line: Series) -> None:
     look = line.look
     axes.plot(
         line.x,
-        [100 * y for y in line.y],
+        line.drawn,
         color=look.colour,
         linestyle=look.line,
         linewidth=2.8 if look.strong else 1.4,
@@ -182,7 +205,7 @@ def _fit_height(axes: Any, series: Sequence[Series]) -> None:
     """Let the y axis begin at a round number below all values, end at one above them, and leave room for markers."""
     from matplotlib.ticker import MaxNLocator
 
-    drawn = [100 * y for line in series for y in line.y]
+    drawn = [y for line in series for y in line.drawn]
     drawn += [edge for line in series if line.spread for edges in _band(line) for edge in edges if not isnan(edge)]
     inside = [min(max(value, 0), 100) for value in drawn]  # a band may lie below 0% or above 100%
     low = floor(min([*inside, 99]))
@@ -190,6 +213,16 @@ def _fit_height(axes: Any, series: Sequence[Series]) -> None:
     margin = 0.02 * (ticks[-1] - ticks[0])
     axes.set_yticks(ticks)
     axes.set_ylim(ticks[0] - margin, ticks[-1] + margin)
+
+
+def _fit_losses(axes: Any) -> None:
+    """Make the y axis logarithmic, with plain numbers at 1, 2 and 5 times each power of ten."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(lambda y, _: f"{y:g}")
 
 
 def _tidy(axes: Any) -> None:
@@ -205,19 +238,20 @@ def _name_ends(figure: Any, axes: Any, series: Sequence[Series]) -> None:
     ordered = sorted(series, key=lambda line: line.y[-1])
     names = [_name_end(axes, line) for line in ordered]
     figure.draw_without_rendering()  # lays the figure out, so that the height of the axes is known
-    low, high = axes.get_ylim()
-    gap = PITCH / 72 * figure.dpi / axes.bbox.height * (high - low)
-    for name, y in zip(names, apart([100 * line.y[-1] for line in ordered], gap, low, high), strict=True):
-        name.set_y(y)
+    gap = PITCH / 72 * figure.dpi / axes.bbox.height
+    ends = axes.transData.transform([(line.x[-1], line.drawn[-1]) for line in ordered])
+    heights = axes.transAxes.inverted().transform(ends)[:, 1].tolist()
+    for name, height in zip(names, apart(heights, gap, 0, 1), strict=True):
+        name.set_y(height)
 
 
 def _name_end(axes: Any, line: Series) -> Any:
     """Write a line's name right of the axes, at the line's height, with a thin line that leads to it."""
     return axes.annotate(
         line.label,
-        (line.x[-1], 100 * line.y[-1]),
-        xytext=(1.03, 100 * line.y[-1]),
-        textcoords=axes.get_yaxis_transform(),
+        (line.x[-1], line.drawn[-1]),
+        xytext=(1.03, 0.5),
+        textcoords=axes.transAxes,
         color=line.look.colour,
         fontsize=NAME,
         fontweight="bold" if line.look.strong else "normal",
@@ -230,12 +264,15 @@ def _name_end(axes: Any, line: Series) -> Any:
 
 def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Move ascending heights as little as possible, until they are a gap apart, and within bounds if they fit there."""
-    from sklearn.isotonic import isotonic_regression
-
-    steps = [i * gap for i in range(len(wanted))]
-    wanted_starts = [place - step for place, step in zip(wanted, steps, strict=True)]
-    starts = isotonic_regression(wanted_starts, y_min=low, y_max=max(low, high - steps[-1]))
-    return [float(start) + step for start, step in zip(starts, steps, strict=True)]
+    pools: list[list[float]] = []  # names that touch each other, as the places where their pool would begin
+    for i, place in enumerate(wanted):
+        pool = [place - i * gap]
+        while pools and mean(pools[-1]) > mean(pool):
+            pool = pools.pop() + pool
+        pools.append(pool)
+    last = max(low, high - (len(wanted) - 1) * gap)
+    starts = [min(max(mean(pool), low), last) for pool in pools for _ in pool]
+    return [start + i * gap for i, start in enumerate(starts)]
 
 
 def draw_bars(plots: Sequence[Any], panels: Sequence[str], rows: Sequence[BarRow]) -> None:

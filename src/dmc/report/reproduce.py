@@ -17,6 +17,7 @@ from dmc.methods import METHODS
 from dmc.metrics.incremental import Confusion, in_order_of_arrival
 from dmc.recipes.recipe import load_recipes
 from dmc.report.bench import cell
+from dmc.report.confusions import draw_confusions
 from dmc.report.figures import (
     FONT,
     Bar,
@@ -123,13 +124,13 @@ def draw(job: Reproduction, benches: Mapping[str, Bench], rows: Sequence[Row], p
         y, spread = ("first task", "first task spread") if first else ("accuracy", "spread")
         series = [
             Series(label, look, row["classes"], row[y], row[spread])
-            for label, look, row in zip(_labels(rows), _looks(rows), rows, strict=True)
+            for label, look, row in zip(labels_of(rows), _looks(rows), rows, strict=True)
         ]
         what = f"{metric} on the first group, %" if first else f"{metric}, %"
         draw_lines(series, "classes so far", what, title, path)
 
 
-def _labels(rows: Sequence[Row]) -> list[str]:
+def labels_of(rows: Sequence[Row]) -> list[str]:
     """Label rows by what tells them apart: the method, the setting, or both."""
     parts = [key for key in ("row", "setting") if len({row[key] for row in rows}) > 1] or ["row"]
     return [", ".join(row[key] for key in parts) for row in rows]
@@ -153,7 +154,7 @@ def _draw_bars(columns: Sequence[str], rows: Sequence[Row], metric: str, title: 
     """Draw a table as bars; a black stroke marks the paper's number."""
     bars = [
         BarRow(label, look, {column: _bar(row, column) for column in columns if cell(row.get(column), none="")})
-        for label, look, row in zip(_labels(rows), _looks(rows), rows, strict=True)
+        for label, look, row in zip(labels_of(rows), _looks(rows), rows, strict=True)
     ]
     figure, plots = new_figure(1, len(columns), size=(8 / len(columns), 1.2 + 0.3 * len(rows)))
     draw_bars(plots, columns, bars)
@@ -220,7 +221,7 @@ def lwf_lines(job: Reproduction, benches: Mapping[str, Bench]) -> list[Series]:
 
 
 def _draw_confusions(job: Reproduction, benches: Mapping[str, Bench], title: str, path: Path) -> None:
-    """Draw confusion matrices after the last group, summed over orders, as log(1 + % of a class's images)."""
+    """Draw confusion matrices after the last group, summed over orders."""
     panels: dict[str, Any] = {}
     for name, bench in benches.items():
         last = len(bench.groups(bench.orders()[0])) - 1
@@ -230,19 +231,4 @@ def _draw_confusions(job: Reproduction, benches: Mapping[str, Bench], title: str
                 title_of_panel = row if len(benches) == 1 else f"{row}, {name}"
                 measured = [bench.measured(method.name, order, last) for order in done]
                 panels[title_of_panel] = sum(one.matrix for one in measured if isinstance(one, Confusion))
-    rows = -(-len(panels) // 4)
-    figure, plots = new_figure(rows, columns=-(-len(panels) // rows), size=(2.8, 2.9))
-    for plot in plots[len(panels) :]:
-        plot.set_axis_off()
-    for plot, (panel, counts) in zip(plots, panels.items(), strict=False):
-        shares = 100 * counts / counts.sum(axis=1, keepdims=True)
-        shown = plot.imshow(np.log1p(shares), cmap="viridis", vmin=0, vmax=np.log1p(100))
-        plot.set_title(panel, fontsize=FONT + 2)
-        plot.tick_params(labelsize=FONT)
-    figure.supxlabel("answer", fontsize=FONT + 1)
-    figure.supylabel("class, in order of arrival", fontsize=FONT + 1)
-    bar = figure.colorbar(shown, ax=plots, shrink=0.7, label="% of the class's images")
-    marks = [0, 1, 5, 20, 100]
-    bar.set_ticks(np.log1p(marks).tolist(), labels=[str(mark) for mark in marks])
-    figure.suptitle(title, fontsize=FONT + 2)
-    save(figure, path)
+    draw_confusions(panels, title, path, "class, in order of arrival")

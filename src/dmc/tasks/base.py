@@ -17,6 +17,7 @@ from dmc.data.sources import Record, Source
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
 from dmc.evaluation.matching import ClassChoice
+from dmc.exhibits import AnyExhibit, Facts
 from dmc.metrics.incremental import Measured
 from dmc.models.exported import Exportable
 from dmc.models.model import AnyModel, Model
@@ -145,6 +146,11 @@ class VisionTask(ABC, Generic[AnyModel]):
     @abstractmethod
     def evaluate(self, model: Any, data: Place, **choice: Unpack[ClassChoice]) -> Result:
         """Measure how well a model, or several side by side, does on labeled data; see `dmc.evaluate`."""
+
+    def exhibits(self, model: AnyModel, teachers: Mapping[str, AnyModel], data: Place) -> list[AnyExhibit]:
+        """Give what a report shows of a model, and of its teachers by their names in it, on labeled data."""
+        numbers = self.evaluate(model, data, known=True).as_dict()
+        return [Facts({name: str(value) for name, value in numbers.items() if isinstance(value, str | int | float)})]
 
     @abstractmethod
     def predict(self, model: AnyModel, records: Sequence[Record], config: Any) -> Sequence[Any | DecodeError]:

@@ -28,6 +28,7 @@ from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
 from dmc.evaluation import classification as evaluation
 from dmc.evaluation.matching import ClassChoice
+from dmc.exhibits import AnyExhibit
 from dmc.metrics.incremental import Confusion, Matrix
 from dmc.models.exported import Exportable
 from dmc.models.load import class_for
@@ -35,6 +36,7 @@ from dmc.models.specialist import Specialist
 from dmc.tasks import classifier_export
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
+from dmc.tasks.classifier_exhibits import exhibits
 from dmc.text import one_line
 from dmc.training.classification import Supervised
 from dmc.training.held_out import HeldOut, tested_classes
@@ -143,6 +145,9 @@ class Classification(VisionTask[Specialist]):
         self, model: Specialist | Teachers, data: Place, **choice: Unpack[ClassChoice]
     ) -> evaluation.Evaluation:
         return evaluation.evaluate(model, data, **choice)
+
+    def exhibits(self, model: Specialist, teachers: Mapping[str, Specialist], data: Place) -> list[AnyExhibit]:
+        return exhibits(model, teachers, evaluation.matched(model, data, known=True))
 
     def predict(
         self, model: Specialist, records: Sequence[Record], config: ClassifierPredictConfig

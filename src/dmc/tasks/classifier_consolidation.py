@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dmc.config import AUTO, CONSOLIDATION, KD_TEMPERATURE, ClassifierConsolidateConfig, LossName, Schedule
-from dmc.consolidation import Consolidation, Findings, Images
+from dmc.consolidation import Consolidation, Images
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
 from dmc.data.loader import ImageLoader
@@ -35,6 +35,7 @@ from dmc.models.architectures import default_preprocessing, known_architecture
 from dmc.models.specialist import Specialist
 from dmc.progress import progress
 from dmc.seeds import seed_for
+from dmc.training.findings import Findings, Measure
 from dmc.training.objective import Objective
 
 SAMPLE = 2048  # auxiliary images behind the agreement report and behind `scale: pool-std`
@@ -144,7 +145,13 @@ class ClassifierConsolidation(Consolidation[Specialist]):
             )
         ]
         overall = f"the student answers as the teachers side by side on {found.same:.1%}"
-        return Findings(found.images, of_each, overall, self._warnings(found))
+        measures = [
+            Measure(label="student answers as this teacher, among its classes", of_each=tuple(found.within)),
+            Measure(label="its classes win, with the student", of_each=tuple(found.student_wins)),
+            Measure(label="its classes win, teachers side by side", of_each=tuple(found.teachers_win)),
+            Measure(label="its share of all classes", of_each=tuple(found.fair)),
+        ]
+        return Findings(found.images, of_each, overall, self._warnings(found), measures, found.answers)
 
     def _warnings(self, found: Agreement) -> list[str]:
         names = [teacher.name for teacher in self.teachers.specialists]

@@ -26,6 +26,7 @@ from dmc.errors import DmcError
 from dmc.evaluation import detection as evaluation
 from dmc.evaluation.detection import DetectedObject
 from dmc.evaluation.matching import ClassChoice
+from dmc.exhibits import AnyExhibit
 from dmc.metrics.average_precision import Precisions
 from dmc.models.detector import Detector
 from dmc.models.exported import Exportable
@@ -34,6 +35,7 @@ from dmc.specs import split_spec
 from dmc.tasks import detector_export
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.detector_consolidation import DetectorConsolidation
+from dmc.tasks.detector_exhibits import exhibits
 from dmc.text import one_line
 from dmc.training.detection import DetectionLoss
 from dmc.training.held_out import HeldOut, tested_classes
@@ -122,6 +124,9 @@ class Detection(VisionTask[Detector]):
         self, model: Detector | DetectorTeachers, data: Place, **choice: Unpack[ClassChoice]
     ) -> evaluation.DetectionEvaluation:
         return evaluation.evaluate(model, data, **choice)
+
+    def exhibits(self, model: Detector, teachers: Mapping[str, Detector], data: Place) -> list[AnyExhibit]:
+        return exhibits(model, teachers, evaluation.matched(model, data, known=True)[0])
 
     def predict(
         self, model: Detector, records: Sequence[Record], config: DetectorPredictConfig

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import isnan
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dmc.config import AUTO, DETECTION, DetectorConsolidateConfig, LossName, Schedule
-from dmc.consolidation import Consolidation, Findings, Images
+from dmc.consolidation import Consolidation, Images
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch, ShorterSide
 from dmc.data.loader import ImageLoader
@@ -22,6 +23,7 @@ from dmc.distill.detector_teachers import DetectorTeachers, gathered, require_sa
 from dmc.distill.losses import loss_named
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
+from dmc.training.findings import Findings, Measure
 from dmc.training.objective import Objective
 
 log = logging.getLogger("dmc")
@@ -117,7 +119,13 @@ class DetectorConsolidation(Consolidation[Detector]):
             f"{found.false_alarms / found.images:.2f} false alarms in an image, "
             f"where the teachers find {sum(found.objects) / found.images:.2f} objects"
         )
-        return Findings(found.images, of_each, overall, self._warnings(found))
+        known = [None if isnan(precision) else precision for precision in found.precision]
+        rates = [objects / found.images for objects in found.objects]
+        measures = [
+            Measure(label="student's average precision against its finds", of_each=tuple(known)),
+            Measure(label="objects that it is sure of", of_each=tuple(rates), unit=" in an image"),
+        ]
+        return Findings(found.images, of_each, overall, self._warnings(found), measures, found.answers)
 
     def _warnings(self, found: DetectorAgreement) -> list[str]:
         advice = "train longer, or on more images, or on images in which the teachers find more"
