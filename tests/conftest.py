@@ -24,7 +24,7 @@ from dmc.models.model import Model
 from dmc.models.specialist import Specialist
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 
-pytest_plugins = ["tests.detectors"]  # its fixtures
+pytest_plugins = ["tests.browser", "tests.detectors"]  # their fixtures
 
 SMALL = Preprocessing(size=16)
 
