@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from dmc.classes import counted, listed
-from dmc.cli import benchmark, push
+from dmc.cli import benchmark, push, serve
 from dmc.cli import show as showing
 from dmc.cli.options import (
     AsJson,
@@ -227,6 +227,7 @@ app.command()(benchmark.bench)
 app.command()(benchmark.reproduce)
 app.command()(showing.show)
 app.command()(push.push)
+app.command()(serve.serve)
 
 
 def show_version(wanted: bool) -> None:
