@@ -74,7 +74,11 @@ def _formula(found: re.Match[str]) -> str:
 def command_line() -> str:
     """Write the reference of the command line from its commands."""
     top: Any = get_command(app)
-    parts = ["# Command line", top.help, "`dmc COMMAND --help` shows the same; [all settings](settings.md) in one place."]
+    parts = [
+        "# Command line",
+        top.help,
+        "`dmc COMMAND --help` shows the same; [all settings](settings.md) in one place.",
+    ]
     for name, command in top.commands.items():
         parts += [f"## dmc {name}", command.help, *_parameters(command)]
     return "\n\n".join(parts)
