@@ -68,7 +68,7 @@ def _title(path: Path) -> str:
 def _formula(found: re.Match[str]) -> str:
     """Write a formula as MathML, which browsers draw without scripts."""
     block, inline = found.groups()
-    return convert(block, "block") if block else convert(inline)
+    return convert(block, display="block") if block else convert(inline)
 
 
 def command_line() -> str:
