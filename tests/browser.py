@@ -42,11 +42,12 @@ class Browser:
 
     def run(self, script: str, *arguments: Any) -> Any:
         """Run JavaScript in the page, and give what it returns."""
-        return self.driver.execute_script(script, *arguments)  # type: ignore[no-untyped-call]
+        return self.driver.execute_script(script, *arguments)
 
     def complaints(self) -> list[str]:
         """Give the errors and warnings on the page's console since the last time, such as a refused resource."""
-        return [line["message"] for line in self.driver.get_log("browser") if line["level"] in ("SEVERE", "WARNING")]
+        lines = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
+        return [line["message"] for line in lines if line["level"] in ("SEVERE", "WARNING")]
 
     def overflows(self) -> list[str]:
         """Name the elements that reach beyond the right edge of the window, but for those in a box that scrolls."""
@@ -63,7 +64,7 @@ class Browser:
 
 
 OVERFLOWS = """
-const scrolls = element => element && (getComputedStyle(element).overflowX !== "visible" || scrolls(element.parentElement));
+const scrolls = box => box && (getComputedStyle(box).overflowX !== "visible" || scrolls(box.parentElement));
 return [...document.body.querySelectorAll("*")]
   .filter(element => element.getBoundingClientRect().right > innerWidth + 1 && !scrolls(element.parentElement))
   .map(element => `${element.tagName} ${element.className.baseVal ?? element.className}`);

@@ -6,7 +6,7 @@ from base64 import b64encode
 from collections.abc import Sequence
 from io import BytesIO
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import gradio as gr
 from gradio.data_classes import ImageData
@@ -63,10 +63,10 @@ def page(panel: Panel, examples: Sequence[Path], max_bytes: int) -> gr.Blocks:
         gr.Markdown(f"# {TITLE}")
         with gr.Row():
             with gr.Column(scale=1, min_width=300):
-                image = gr.Image(
+                image: Any = gr.Image(
                     type="filepath", label="Image", sources=["upload", "clipboard"], height=320, elem_id="image"
                 )
-                image.preprocess = as_uploaded  # type: ignore[method-assign]
+                image.preprocess = as_uploaded
                 gr.Examples(list(map(str, examples)), image, examples_per_page=12, cache_examples=False)
             with gr.Column(scale=2, min_width=300):
                 said = gr.HTML(blank, padding=False)
