@@ -23,6 +23,7 @@ from dmc.config import (
     Schedule,
     settings_of,
 )
+from dmc.serving.config import ServeConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, KEYWORDS = ROOT / "docs" / "settings.md", ROOT / "src" / "dmc" / "keywords.py"
@@ -34,7 +35,8 @@ SECTIONS: dict[str, tuple[type[Config], ...]] = {
     "Training on labels (train)": (ClassifierTrainConfig,),
     "Merging (consolidate, learn, check)": MERGING,
     "Learning (learn)": (LearnConfig,),
-    "Single images (predict)": (ClassifierPredictConfig, DetectorPredictConfig),
+    "Single images (predict, serve)": (ClassifierPredictConfig, DetectorPredictConfig),
+    "The page (serve)": (ServeConfig,),
 }
 INTRODUCTION = """# Settings
 

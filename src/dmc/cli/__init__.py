@@ -13,7 +13,7 @@ import typer
 from typer.core import TyperGroup
 
 from dmc.classes import counted, listed
-from dmc.cli import benchmark, exporting, push, report
+from dmc.cli import benchmark, exporting, push, report, serve
 from dmc.cli import show as showing
 from dmc.cli.options import (
     AsJson,
@@ -229,6 +229,7 @@ app.command()(showing.show)
 app.command()(push.push)
 app.command()(exporting.export)
 app.command()(report.report)
+app.command()(serve.serve)
 
 
 def show_version(wanted: bool) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import isnan
 from pathlib import Path
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from dmc.data.decode import open_image, upright_rgb
+from dmc.data.decode import open_image, opened, upright_rgb, upright_size
+from dmc.data.sources import Record
 from dmc.evaluation.detection import DetectedObject
 
 COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000", "#808000", "#000075")
@@ -21,6 +23,18 @@ def drawn(path: str | Path, sightings: Sequence[DetectedObject], names: Sequence
     with open_image(Path(path)) as stored:
         image = upright_rgb(stored, at_least=max(stored.size))
     return boxed(image, sightings, names, text_size=max(10, round(min(image.size) / 22)))
+
+
+def drawn_within(record: Record, sightings: Sequence[DetectedObject], names: Sequence[str], side: int) -> Image.Image:
+    """Read a record's picture, fit it into a square of `side` pixels, and draw boxes with their names into it."""
+    with opened(record) as stored:
+        width = upright_size(stored)[0]
+        image = ImageOps.contain(upright_rgb(stored, at_least=side), (side, side))
+    scale, fitted = image.width / width, []
+    for sighting in sightings:
+        left, top, right, bottom = (scale * v for v in sighting.box)
+        fitted.append(replace(sighting, box=(left, top, right, bottom)))
+    return boxed(image, fitted, names, text_size=max(10, side // 32))
 
 
 def boxed(image: Image.Image, sightings: Sequence[DetectedObject], names: Sequence[str], text_size: int) -> Image.Image:

@@ -58,6 +58,7 @@ class VisionTask(ABC, Generic[AnyModel]):
     measurement: ClassVar[type[Measured]]  # and the form in which it does
     least_classes: ClassVar[int] = 1  # that a model can be trained on
     finds_boxes: ClassVar[bool] = False  # are its answers lists of `DetectedObject`, which can be drawn?
+    answer_form: ClassVar[Any] = dict[str, Any]  # the schema of what `answer_as_dict` gives, for the JSON endpoint
 
     @property
     def singular(self) -> str:
@@ -163,6 +164,10 @@ class VisionTask(ABC, Generic[AnyModel]):
     @abstractmethod
     def answer_as_text(self, answer: Any) -> str:
         """Give an answer as a line to read."""
+
+    def answer_as_scores(self, answer: Any) -> list[tuple[str, float]]:
+        """Give what an answer names, best first, each with its probability; empty: it is told as text alone."""
+        return []
 
     @abstractmethod
     def size_as_text(self, size: int) -> str:

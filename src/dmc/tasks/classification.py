@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
 
 import numpy as np
+from pydantic import BaseModel, Field
 
 from dmc.choices import NetworkChoice, batch_size, clamped, pretrained, shorter_side
 from dmc.config import (
@@ -45,6 +46,12 @@ from dmc.training.objective import Objective
 SMALL_SIDE = 48  # pixels; up to here images are CIFAR's kind, and a CIFAR ResNet is the network for them
 
 
+class ClassesAnswer(BaseModel):
+    """What a classifier says about an image."""
+
+    classes: dict[str, float] = Field(description="The most probable classes, best first, and their probabilities")
+
+
 class Classification(VisionTask[Specialist]):
     """The task of classifiers: which class an image shows."""
 
@@ -53,6 +60,7 @@ class Classification(VisionTask[Specialist]):
     predict_config = ClassifierPredictConfig
     paper_arch, paper_schedules = "cifar_resnet32", (SPECIALIST, CONSOLIDATION)
     metric, measurement = "accuracy", Confusion
+    answer_form = ClassesAnswer
     least_classes = 2  # of a softmax
 
     def is_architecture(self, arch: str) -> bool:
@@ -160,6 +168,9 @@ class Classification(VisionTask[Specialist]):
 
     def answer_as_text(self, answer: dict[str, float]) -> str:
         return ", ".join(f"{one_line(name)} {p:.1%}" for name, p in answer.items())
+
+    def answer_as_scores(self, answer: dict[str, float]) -> list[tuple[str, float]]:
+        return list(answer.items())
 
     def size_as_text(self, size: int) -> str:
         return f"{size}x{size}"

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Unpack
 
+from pydantic import BaseModel, Field
+
 from dmc.choices import NetworkChoice, clamped, shorter_side
 from dmc.config import (
     AUTO,
@@ -42,6 +44,20 @@ from dmc.training.held_out import HeldOut, tested_classes
 from dmc.training.objective import Objective
 
 
+class ObjectAnswer(BaseModel):
+    """One object that a detector finds."""
+
+    name: str = Field(alias="class", description="Its class")
+    score: float = Field(description="How sure the detector is, from 0 to 1")
+    box: tuple[float, float, float, float] = Field(description="Left, top, right, bottom, in the image's own pixels")
+
+
+class ObjectsAnswer(BaseModel):
+    """What a detector says about an image."""
+
+    objects: list[ObjectAnswer] = Field(description="What it finds, best first")
+
+
 class Detection(VisionTask[Detector]):
     """The task of one-stage detectors: which objects an image shows, and where."""
 
@@ -50,7 +66,7 @@ class Detection(VisionTask[Detector]):
     paper_arch, paper_weights = "retinanet_resnet50_fpn", "imagenet"
     paper_schedules = (DETECTION, DETECTION)
     metric, measurement = "mAP", Precisions
-    finds_boxes = True
+    finds_boxes, answer_form = True, ObjectsAnswer
 
     def is_architecture(self, arch: str) -> bool:
         return class_for(arch) is Detector
@@ -141,6 +157,9 @@ class Detection(VisionTask[Detector]):
     def answer_as_text(self, answer: list[DetectedObject]) -> str:
         said = ", ".join(f"{one_line(s.name)} {s.score:.0%} at {'/'.join(f'{v:.0f}' for v in s.box)}" for s in answer)
         return said or "nothing"
+
+    def answer_as_scores(self, answer: list[DetectedObject]) -> list[tuple[str, float]]:
+        return [(sighting.name, sighting.score) for sighting in answer]
 
     def size_as_text(self, size: int) -> str:
         return f"{size} pixels on the shorter side"
