@@ -1,8 +1,9 @@
-# `make demo` shows the main job, `make test` checks everything; both set up .venv on first use.
+# `make demo` shows the main job, `make test` checks the code, `make slow` whole stories and several processes; all set
+# up .venv on first use.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test unit lint docs bench clean
+.PHONY: demo test unit slow lint docs bench clean
 demo: .venv/ready
 	$(BIN)/dmc demo -o demo
 
@@ -13,6 +14,9 @@ test: .venv/ready
 # Two workers with one thread each: the suite is many small models, not one large one.
 unit: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
+
+slow: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal -m slow
 
 lint: .venv/ready
 	$(BIN)/ruff check src tests benchmarks docs

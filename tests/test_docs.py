@@ -20,8 +20,10 @@ from mkdocs.config import load_config
 from nbclient import NotebookClient
 from typer.main import get_command
 
+import dmc as library
 from dmc.cli import app
 from dmc.documents import settle
+from dmc.recipes.profile import load_profile
 from tests.conftest import Answer, tiny, write_images
 from tests.detectors import TINY, write_voc
 
@@ -125,8 +127,13 @@ def provide(words: list[str]) -> None:
     for name in known.keys() & set(words) - {out}:
         if not Path(name).exists():
             tiny(known[name]).save(Path(name))
-    if words == ["show", "out"]:
-        settle(Path("out"), {"stream": "digits", "group_size": 2})
+    for name in {"run1", "run2", "run3"} & set(words):
+        shutil.copytree("merged", name)
+    if any(word.startswith("old.onnx") for word in words):
+        library.export(tiny(["ship", "truck"]), "old.onnx")
+    if words in (["show", "out"], ["report", "out"]):
+        profile = load_profile("smoke", "digits", {}).identity
+        settle(Path("out"), {"stream": "digits", "group_size": 2, "profile": profile})
 
 
 @pytest.mark.parametrize("page", sorted({line.page for line in typed()}))
@@ -153,6 +160,9 @@ def test_every_command_on_a_page_runs(
             words += ["--weights", "random", "--size", "64"]  # ImageNet's would be fetched
         elif words[0] == "train" and "--arch" not in words:
             words += ["--arch", "cifar_resnet8"]
+        if words[0] == "export" and Path("merged.onnx").exists():
+            parse(words)  # tests/exporting runs them all
+            continue
         provide(words)
         said = dmc(*words)
         assert said.code == 0, f"{line.line}: {said.err}"
@@ -207,6 +217,7 @@ def test_the_readme_is_one_screen_and_its_links_lead_somewhere() -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
+@pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path) -> None:
     notebook: Any = nbformat.read(ROOT / "docs" / "merge.ipynb", 4)  # type: ignore[no-untyped-call]
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]

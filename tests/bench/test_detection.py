@@ -73,7 +73,15 @@ def test_which_coco_images_are_auxiliary(tmp_path: Path) -> None:
         with_other_objects(path, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["voc-10+10", "voc-19+1-each", "voc-base-networks", "voc-aux-amount"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("voc-10+10", marks=pytest.mark.slow),
+        pytest.param("voc-19+1-each", marks=pytest.mark.slow),
+        "voc-base-networks",
+        "voc-aux-amount",
+    ],
+)
 def test_a_detection_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path: Path, name: str) -> None:
     out = tmp_path / "out"
     command = ("reproduce", name, "--profile", "smoke", "--data-root", data_root, "-o", out)
@@ -135,6 +143,7 @@ def test_a_table_has_a_column_for_each_class(dmc: Dmc, data_root: Path, tmp_path
     assert len([*(tmp_path / "v").rglob("first/learned")]) == 1  # trained once for both settings
 
 
+@pytest.mark.slow
 def test_detectors_are_compared_on_any_groups(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
     """Detectors run like classifiers: classes in an order, in several groups."""
     serving = {"finetuning", "adapted-shmelkov", "dmc", "inference-twice", "oracle"}

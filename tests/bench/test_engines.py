@@ -51,6 +51,7 @@ def results(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.usefixtures("one_thread")
+@pytest.mark.slow
 def test_several_processes_give_the_same_bits_as_one(
     dmc: Callable[..., Answer], bench: Bench, broken_method: Path, tmp_path: Path
 ) -> None:
@@ -144,6 +145,7 @@ def test_cells_that_train_different_first_models_begin(bench: Bench) -> None:
 
 
 @pytest.mark.usefixtures("one_thread")
+@pytest.mark.slow
 def test_a_ray_cluster_gives_the_same_bits_and_retries(
     bench: Bench,
     tmp_path: Path,

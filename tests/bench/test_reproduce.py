@@ -59,8 +59,12 @@ def data_root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+SLOW = ("accuracy-g50", "confusion", "first-task", "exemplars")
+
+
 @pytest.mark.parametrize(
-    "name", ["accuracy-g50", "confusion", "first-task", "losses", "aux-amount", "cub200", "overlap", "exemplars"]
+    "name",
+    ["losses", "aux-amount", "cub200", "overlap", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)],
 )
 def test_a_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path: Path, name: str) -> None:
     out = tmp_path / name

@@ -32,6 +32,7 @@ def read_json(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
+@pytest.mark.slow
 def test_every_method_goes_through_three_groups(dmc: Dmc, tmp_path: Path) -> None:
     command = ("bench", "digits", "--group-size", 2, "--profile", "smoke", "--orders", 1, "-o", tmp_path / "b")
     said = dmc(*command, "--json")

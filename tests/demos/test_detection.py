@@ -46,6 +46,7 @@ def test_unlabeled_scenes_have_no_labels() -> None:
     assert all(record.annotation is not None and not len(record.annotation.labels_M) for record in source.records())
 
 
+@pytest.mark.slow
 def test_the_demo(dmc: Callable[..., Answer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick = Schedule(epochs=1, lr=1e-3, algorithm="adam", batch_size=16)
     settings = {"SCENES": 16, "UNLABELED": 16, "TESTED": 60, "LABELED_SCHEDULE": quick, "UNLABELED_SCHEDULE": quick}

@@ -61,6 +61,7 @@ def test_an_ssd_sees_what_torchvisions_does(arch: str) -> None:
     assert (found.size, found.mean, found.std) == (own.fixed_size[0], tuple(own.image_mean), tuple(own.image_std))
 
 
+@pytest.mark.slow
 def test_an_ssd_begins_with_the_weights_that_fit_its_normalisation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -170,6 +170,7 @@ def test_a_widened_detector_answers_as_before(arch: str) -> None:
     torch.testing.assert_close(after.boxes_NAB, before.boxes_NAB)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arch", FAMILIES)
 def test_every_family_consolidates(arch: str, unlabeled: Path, tmp_path: Path) -> None:
     """The student comes closer to its teachers in classes and in boxes."""
@@ -184,6 +185,7 @@ def test_every_family_consolidates(arch: str, unlabeled: Path, tmp_path: Path) -
     assert last["boxes"] < first["boxes"]
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_ends_with_the_same_weights_bit_for_bit(
     monkeypatch: pytest.MonkeyPatch, squares: Path, unlabeled: Path, tmp_path: Path
 ) -> None:
@@ -366,6 +368,7 @@ def test_bad_combinations(tmp_path: Path, unlabeled: Path) -> None:
             dmc.consolidate(teachers, unlabeled, **given)
 
 
+@pytest.mark.slow
 def test_the_whole_story_on_the_command_line(dmc: Dmc, squares: Path, unlabeled: Path, tmp_path: Path) -> None:
     """Two detectors that know different squares become one, which then learns a third."""
     short = ("--weights", "random", "--lr-shape", "one-cycle", "--lr", 0.005, "--size", 64)

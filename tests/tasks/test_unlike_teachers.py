@@ -45,6 +45,7 @@ def mended(teachers: list[Specialist]) -> Specialist:
     return classifiers(teachers, letters(2000, 0), SHORT).run()
 
 
+@pytest.mark.slow
 def test_the_faint_teacher_is_drowned_in_the_papers_form_only(teachers: list[Specialist], mended: Specialist) -> None:
     test = digits(0, test=True)
     literal = classifiers(teachers, letters(2000, 0), SHORT, **ClassifierConsolidateConfig.paper_form).run()
@@ -60,6 +61,7 @@ def test_the_faint_teacher_is_drowned_in_the_papers_form_only(teachers: list[Spe
     assert "warning" not in mended.provenance
 
 
+@pytest.mark.slow
 def test_balanced_blocks_win_by_their_number_of_classes_on_unseen_images(teachers: list[Specialist]) -> None:
     """The numbers of classes may differ: five and two."""
     cut = [teachers[0], teachers[1].keep(["5", "6"])]
@@ -72,6 +74,7 @@ def test_balanced_blocks_win_by_their_number_of_classes_on_unseen_images(teacher
     assert (answers >= 5).float().mean() == pytest.approx(2 / 7, abs=0.02)
 
 
+@pytest.mark.slow
 def test_probabilities_mean_what_the_teachers_own_do(teachers: list[Specialist], mended: Specialist) -> None:
     """Among a teacher's classes the student is, on average, about as sure as that teacher is."""
     images = torch.stack([decode(record, mended.transform) for record in letters(200, 1).records()])
@@ -82,6 +85,7 @@ def test_probabilities_mean_what_the_teachers_own_do(teachers: list[Specialist],
     assert sum(mine) == pytest.approx(sum(own), abs=0.2)
 
 
+@pytest.mark.slow
 def test_check_shows_who_would_be_drowned(teachers: list[Specialist]) -> None:
     found = ClassifierConsolidation(teachers, letters(600, 0), schedule=QUICK).estimate().teachers
     assert found["drowned"] == ["faint"]
@@ -90,6 +94,7 @@ def test_check_shows_who_would_be_drowned(teachers: list[Specialist]) -> None:
     assert found["scale"] == "auto"
 
 
+@pytest.mark.slow
 def test_balance_is_for_outputs_that_compete() -> None:
     sigmoid = [
         Specialist(tiny(n, s).module, n, tiny("a").preprocessing, "sigmoid", "cifar_resnet8")
@@ -102,6 +107,7 @@ def test_balance_is_for_outputs_that_compete() -> None:
         classifiers(sigmoid, noise, QUICK, balance=True)
 
 
+@pytest.mark.slow
 def test_held_out_images_are_not_among_the_others(tmp_path: Path) -> None:
     source: Source = letters(100, 0)
     sample, rest = split_off(source, 30, seed=5)

@@ -231,6 +231,7 @@ def test_an_interrupted_run_ends_with_the_same_weights_bit_for_bit(tmp_path: Pat
     assert stripped[0][-1]["images"] == 90
 
 
+@pytest.mark.slow
 def test_a_killed_process_continues_bit_for_bit(tmp_path: Path) -> None:
     """A real process gets SIGKILL in the middle, then the same command runs with --resume."""
     for name in ("red", "green"):

@@ -57,6 +57,7 @@ def alone(images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_two_processes_have_the_loss_curve_and_the_weights_of_one(alone: Path, images: Path, tmp_path: Path) -> None:
     """Batches of 9, 8 and 8 images are shared as 4 + 5 and 4 + 4; statistics of batch norm are those of all images."""
     done = launch(2, "all", tmp_path, images)
@@ -71,6 +72,7 @@ def test_two_processes_have_the_loss_curve_and_the_weights_of_one(alone: Path, i
     assert sizes == [8 * 25] * 2  # every image once, by whichever process
 
 
+@pytest.mark.slow
 def test_a_run_whose_process_was_killed_goes_on_with_another_number_of_them(
     alone: Path, images: Path, tmp_path: Path
 ) -> None:

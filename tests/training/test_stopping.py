@@ -42,6 +42,7 @@ def started(tmp_path: Path, out: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.slow
 def test_a_signal_says_what_was_kept_and_how_to_go_on(tmp_path: Path, number: signal.Signals, code: int) -> None:
     run = started(tmp_path, "merged")
     os.kill(run.pid, number)

@@ -8,6 +8,7 @@ from io import BytesIO
 from PIL import Image
 from torch import Tensor
 
+from dmc.data.decode import open_image
 from dmc.errors import DmcError
 from dmc.exhibits import Picture
 
@@ -31,9 +32,9 @@ def encoded(image: Image.Image) -> Picture:
 def decoded(picture: Picture) -> Image.Image:
     """Decode a picture that was read from a file; refuse one that is not what it claims to be."""
     try:
-        image = Image.open(BytesIO(b64decode(picture.jpeg)), formats=["JPEG"])
+        image = open_image(BytesIO(b64decode(picture.jpeg)))
         if image.size == (picture.width, picture.height):  # before its pixels take memory
             return image.convert("RGB")
     except Exception:  # broken files make PIL raise anything
         pass
-    raise DmcError("has a picture that is no JPEG of its size")
+    raise DmcError("has a picture that is no image of its size")
