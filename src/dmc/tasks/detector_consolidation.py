@@ -18,11 +18,13 @@ from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch, ShorterSide
 from dmc.data.loader import ImageLoader
 from dmc.distill.balance import HALF
+from dmc.distill.box_teachers import BoxTeachers
 from dmc.distill.detector_agreement import SURE, DetectorAgreement
-from dmc.distill.detector_teachers import DetectorTeachers, gathered, require_same_anchors
+from dmc.distill.detector_teachers import DetectorTeachers, require_same_anchors, same_anchors
 from dmc.distill.losses import loss_named
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
+from dmc.models.one_stage import gathered
 from dmc.training.findings import Findings, Measure
 from dmc.training.objective import Objective
 
@@ -45,7 +47,8 @@ class DetectionDistillation(Objective):
         boxes_MB = gathered(answers.boxes_NAB, target.places_NS).flatten(0, 1)
         classes = self.distance(logits_MT, target.logits_NST.flatten(0, 1))
         wanted_MB = target.boxes_NSB.flatten(0, 1)
-        boxes = F.smooth_l1_loss(boxes_MB, wanted_MB, reduction="none").sum(dim=1).mean()  # Eq. 6
+        off_M = F.smooth_l1_loss(boxes_MB, wanted_MB, reduction="none").sum(dim=1)  # Eq. 6
+        boxes = (off_M if target.box_weights_NS is None else off_M * target.box_weights_NS.flatten()).mean()
         return {"loss": classes + self.box_weight * boxes, "classes": classes, "boxes": boxes}
 
     def require_sound(self) -> None:
@@ -76,13 +79,23 @@ class DetectorConsolidation(Consolidation[Detector]):
         }
         super().__init__(aux, config.changed(chosen), schedule)
         self.student = self._new_student(teachers)
+        self._choose_matching(teachers)
         if config.cache is not None and not self.held and not self.transform.square:
             raise DmcError(
                 f"{self.aux.name} does not fit in memory, and streamed images of different shapes are padded anew in "
                 "every pass, so no answer holds twice: allow more memory, or go without a cache"
             )
-        answers = [(d, d.answers(self.transform.blank())) for d in (*teachers, self.student)]
-        require_same_anchors(answers)
+
+    def _choose_matching(self, teachers: Sequence[Detector]) -> None:
+        """Let anchors be taught one by one where all models have the same, and boxes otherwise."""
+        matching = self.config.matching
+        if matching == "auto":
+            matching = "anchors" if same_anchors([*teachers, self.student]) else "boxes"
+        self.config = self.config.changed({"matching": matching})
+        if matching == "boxes":
+            self.teachers = BoxTeachers(teachers, self.student, self.config.centring, self.config.anchors)
+            return
+        require_same_anchors([(d, d.answers(self.transform.blank())) for d in (*teachers, self.student)])
         for teacher in teachers:
             if teacher.preprocessing.size != self.transform.size:
                 log.warning(
@@ -148,9 +161,9 @@ class DetectorConsolidation(Consolidation[Detector]):
         logits = []
         for batch in map(DetectionBatch.of, batches):
             images += len(batch)
-            logits.append(self.teachers.select(batch.images_N3HW, self.config.anchors).logits_NST.flatten(0, 1))
-            for i, teacher in enumerate(self.teachers.inference_models):
-                finds = teacher.detections(batch.images_N3HW, batch.sizes)
+            selected = self.teachers.select(batch.images_N3HW, self.config.anchors, batch.sizes)
+            logits.append(selected.logits_NST.flatten(0, 1))
+            for i, finds in enumerate(self.teachers.finds(batch.images_N3HW, batch.sizes)):
                 objects[i] += sum(int((found.scores_M > SURE).sum()) for found in finds)
         target_MT, columns = torch.cat(logits), self.teachers.union.columns
         spreads = [round(float(target_MT[:, list(own)].std()), 2) for own in columns]
