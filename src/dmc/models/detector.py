@@ -43,6 +43,7 @@ class Detector(Model):
         _family("retinanet", "dmc.models.retinanet:RetinaNetFamily", "width", "depth", "scale", "norm"),
         _family("fcos", "dmc.models.fcos:FcosFamily", "width", "depth", "norm"),
         _family(r"ssd(\d|lite)", "dmc.models.ssd:SsdFamily"),
+        _family("fasterrcnn", "dmc.models.faster_rcnn:FasterRcnnFamily"),
     )
 
     @classmethod
