@@ -240,3 +240,21 @@ def test_overlaps_are_torchvisions() -> None:
     some, others = (torch.rand(n, 2, 2).sort(dim=1).values.flatten(1) * 50 for n in (7, 9))
     torch.testing.assert_close(overlaps(some, others), box_iou(some, others))
     assert overlaps(torch.zeros(1, 4), others).abs().max() == 0
+
+
+def test_impossible_boxes_are_refused_and_missing_finds_named(
+    unlabeled: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A file whose centers are taken for corners has boxes that end before they begin."""
+    quick = dmc.Schedule(epochs=1, lr=1e-4, algorithm="adam", batch_size=8)
+    settings = {"weights": None, "schedule": quick, "aux_limit": 8, "arch": RETINANET, "size": 64}
+    good, wrong = sees("a", [[10.0, 10, 30, 30]], [[0.9]], 64), sees("b", [[50.0, 40, 12, 10]], [[0.8]], 64)
+    with pytest.raises(
+        DmcError, match="sees b is misunderstood: 8 of 8 boxes in 8 auxiliary images have no size or lie"
+    ):
+        dmc.consolidate([good, wrong], unlabeled, **settings)  # type: ignore[call-overload]
+    with pytest.raises(DmcError, match="sees b is misunderstood"):
+        dmc.check([good, wrong], unlabeled, **settings)  # type: ignore[misc]
+    caplog.clear()
+    dmc.check([good, sees("c", [[0.0, 0, 30, 30]], [[0.02]], 64)], unlabeled, **settings)  # type: ignore[misc]
+    assert "sees c finds nothing in 8 auxiliary images (no score above 5%)" in caplog.text

@@ -13,6 +13,7 @@ from dmc.config import Centring
 from dmc.data.detection_batch import ShorterSide
 from dmc.data.fitting import Size
 from dmc.distill.box_targets import at_anchors
+from dmc.distill.cache import Kept
 from dmc.distill.detector_teachers import ANCHORS, DetectorTeachers, Selected
 from dmc.distill.targets import build_targets
 from dmc.errors import DmcError
@@ -42,6 +43,12 @@ class BoxTeachers(DetectorTeachers):
     def transform(self) -> ShorterSide:
         """The student's transform; without a student, that of the largest teacher, with all proportions kept."""
         return self.student.transform if self.student else ShorterSide(super().transform.size)
+
+    def kept(self) -> list[Kept]:
+        """Keep what is taught at the anchors of such a student."""
+        return [
+            one._replace(key={**one.key, "student": [self.learner.arch, self.transform.size]}) for one in super().kept()
+        ]
 
     def each(self, images_N3HW: Tensor, sizes: Sequence[Size] | None = None) -> list[Candidates]:  # type: ignore[override]
         """Give every teacher's most probable boxes."""

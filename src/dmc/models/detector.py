@@ -79,7 +79,7 @@ class Detector(Model):
     def one_stage(self) -> OneStage:
         """The module of a detector that can be trained."""
         if not isinstance(self.module, OneStage):
-            raise DmcError(f"{self.name} is no one-stage detector: it can teach, but not learn; choose another (arch)")
+            raise DmcError(f"only one-stage detectors are trained and exported; {self.name} is none: it can teach")
         return self.module
 
     @property

@@ -13,7 +13,7 @@ from torchvision.models.detection.image_list import ImageList
 
 from dmc.data.preprocess import Preprocessing
 from dmc.models.detector_family import DetectorFamily
-from dmc.models.free_boxes import NOTHING, FreeBoxes, free_boxes, log_odds
+from dmc.models.free_boxes import NOTHING, FreeBoxes, free_boxes
 from dmc.models.one_stage import Answers
 from dmc.models.pyramids import IMAGENET
 
@@ -46,7 +46,7 @@ class FasterRcnnDetector(FreeBoxes, FasterRCNN):  # type: ignore[misc]
         boxes_P4 = boxes_PJ4[torch.arange(len(boxes_PJ4), device=best_P.device), best_P]
         counts = [len(own) for own in proposals]
         most = max(self.rpn.post_nms_top_n(), 1)  # as many for every image, whatever it shows
-        boxes, odds = torch.split(boxes_P4, counts), torch.split(log_odds(scores_PK), counts)
+        boxes, odds = torch.split(boxes_P4, counts), torch.split(scores_PK.logit(eps=1e-6), counts)
         return free_boxes(padded(boxes, most, 0.0), padded(odds, most, NOTHING))
 
 

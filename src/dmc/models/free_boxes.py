@@ -23,8 +23,3 @@ class FreeBoxes(DetectorNetwork):
 def free_boxes(boxes_NM4: Tensor, odds_NMK: Tensor) -> Answers:
     """Give boxes in the form of answers, with anchors that mean nothing."""
     return Answers(odds_NMK, boxes_NM4, torch.zeros_like(boxes_NM4[0]), [boxes_NM4.shape[1]])
-
-
-def log_odds(probabilities: Tensor) -> Tensor:
-    """Give the log-odds of probabilities, also of those that a softmax has made over classes and a background."""
-    return probabilities.logit(eps=1e-6)

@@ -168,9 +168,10 @@ class Detection(VisionTask[Detector]):
     def teachers_as_text(self, seen: Mapping[str, Any]) -> list[str]:
         spreads = ", ".join(f"{spread:g}" for spread in seen["logit_spreads"])
         objects = " / ".join(f"{count:,}" for count in seen["objects"])
+        shares = " / ".join(f"{count / seen['images']:.0%}" for count in seen["images_with_objects"])
         where = f"side by side, in {seen['images']} auxiliary images"
         unseen = [i for i, count in enumerate(seen["objects"], start=1) if not count]
-        return [f"{where}: they find {objects} objects; spread of logits {spreads}"] + [
+        return [f"{where}: they find {objects} objects, in {shares} of the images; spread of logits {spreads}"] + [
             f"  teacher {i} is sure of nothing there: such images teach little about its classes" for i in unseen
         ]
 
