@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -247,14 +248,14 @@ def test_impossible_boxes_are_refused_and_missing_finds_named(
 ) -> None:
     """A file whose centers are taken for corners has boxes that end before they begin."""
     quick = dmc.Schedule(epochs=1, lr=1e-4, algorithm="adam", batch_size=8)
-    settings = {"weights": None, "schedule": quick, "aux_limit": 8, "arch": RETINANET, "size": 64}
+    settings: dict[str, Any] = {"weights": None, "schedule": quick, "aux_limit": 8, "arch": RETINANET, "size": 64}
     good, wrong = sees("a", [[10.0, 10, 30, 30]], [[0.9]], 64), sees("b", [[50.0, 40, 12, 10]], [[0.8]], 64)
     with pytest.raises(
         DmcError, match="sees b is misunderstood: 8 of 8 boxes in 8 auxiliary images have no size or lie"
     ):
-        dmc.consolidate([good, wrong], unlabeled, **settings)  # type: ignore[call-overload]
+        dmc.consolidate([good, wrong], unlabeled, **settings)
     with pytest.raises(DmcError, match="sees b is misunderstood"):
-        dmc.check([good, wrong], unlabeled, **settings)  # type: ignore[misc]
+        dmc.check([good, wrong], unlabeled, **settings)
     caplog.clear()
-    dmc.check([good, sees("c", [[0.0, 0, 30, 30]], [[0.02]], 64)], unlabeled, **settings)  # type: ignore[misc]
+    dmc.check([good, sees("c", [[0.0, 0, 30, 30]], [[0.02]], 64)], unlabeled, **settings)
     assert "sees c finds nothing in 8 auxiliary images (no score above 5%)" in caplog.text

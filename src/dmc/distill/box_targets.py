@@ -70,11 +70,13 @@ def best_places(
     nearest_M1 = near_MA.amax(dim=1, keepdim=True)
     enough_M1 = nearest_M1.clamp(1e-6, student.foreground)
     least_M1 = (enough_M1 - student.foreground + student.nothing_below).clamp_min(0)
-    above_MA = near_MA.sub_(least_M1).clamp_min_(0)
-    objectness_A, owners_A = (above_MA * (chances_M1 / (nearest_M1.clamp_min(1e-6) - least_M1))).max(dim=0)
+    slopes_M1 = chances_M1 / (nearest_M1.clamp_min(1e-6) - least_M1)
+    # From 0 at the least near anchor to the find's chance at the nearest: the only steps over all finds and anchors.
+    objectness_A = torch.addcmul(-least_M1 * slopes_M1, near_MA, slopes_M1).amax(dim=0).clamp_min(0)
     places_S = (objectness_A + TIE * scattered(len(anchors_A4), draw)).topk(min(count, len(anchors_A4))).indices
-    weights_MS = (above_MA[:, places_S] / (enough_M1 - least_M1)).clamp_max(1)
-    return Places(places_S, weights_MS, owners_A[places_S], objectness_A[places_S] > 0)
+    above_MS = (near_MA[:, places_S] - least_M1).clamp_min(0)
+    weights_MS = (above_MS / (enough_M1 - least_M1)).clamp_max(1)
+    return Places(places_S, weights_MS, (above_MS * slopes_M1).argmax(dim=0), objectness_A[places_S] > 0)
 
 
 def raised(odds_NMK: Tensor, weights_NMS: Tensor) -> Tensor:
