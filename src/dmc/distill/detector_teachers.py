@@ -147,10 +147,16 @@ def require_same_anchors(answers: Sequence[tuple[Detector, Answers]]) -> None:
     (first, ours), *rest = answers
     for other, theirs in rest:
         if not laid_alike(ours, theirs):
-            raise DmcError(
-                f"{first.name} ({first.arch}) and {other.name} ({other.arch}) lay their anchors differently; "
-                "anchor by anchor, only detectors of one family with the same anchors can be distilled"
-            )
+            raise unlike(first, other)
+
+
+def unlike(first: Detector, other: Detector) -> DmcError:
+    """Say that two detectors have different anchors."""
+    named = [f"{d.name} ({d.arch or 'a network of its own'})" for d in (first, other)]
+    return DmcError(
+        f"{' and '.join(named)} lay their anchors differently; "
+        "anchor by anchor, only detectors of one family with the same anchors can be distilled"
+    )
 
 
 def same_anchors(detectors: Sequence[Detector]) -> bool:

@@ -22,7 +22,7 @@ from dmc.device import pick_device
 from dmc.distill.balance import HALF
 from dmc.distill.box_teachers import BoxTeachers
 from dmc.distill.detector_agreement import BATCH, SAMPLE, SURE, DetectorAgreement
-from dmc.distill.detector_teachers import DetectorTeachers, require_same_anchors, same_anchors
+from dmc.distill.detector_teachers import DetectorTeachers, same_anchors, unlike
 from dmc.distill.losses import loss_named
 from dmc.distill.survey import survey
 from dmc.errors import DmcError
@@ -99,7 +99,9 @@ class DetectorConsolidation(Consolidation[Detector]):
         if matching == "boxes":
             self.teachers = BoxTeachers(teachers, self.student, self.config.centring, self.config.anchors)
             return
-        require_same_anchors([(d, d.answers(self.transform.blank())) for d in (*teachers, self.student)])
+        for other in (*teachers[1:], self.student):
+            if not same_anchors([teachers[0], other]):
+                raise unlike(teachers[0], other)
         for teacher in teachers:
             if teacher.preprocessing.size != self.transform.size:
                 log.warning(
