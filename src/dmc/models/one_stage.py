@@ -63,7 +63,7 @@ class OneStage(DetectorNetwork):
     anchor_generator: Any
     box_coder: Any
     compute_loss: Callable[..., dict[str, Tensor]]
-    foreground, nothing_below = 0.5, 0.4  # nearness of an anchor to a box that it should find, and should not find
+    foreground, nothing_below = 0.65, 0.2  # how near an anchor is to a box that it is sure of, and says nothing of
     frozen_norm = False  # do the backbone's batch norms stay as they came with the weights?
 
     def train(self, mode: bool = True) -> Self:
