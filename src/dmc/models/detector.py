@@ -44,6 +44,7 @@ class Detector(Model):
         _family("fcos", "dmc.models.fcos:FcosFamily", "width", "depth", "norm"),
         _family(r"ssd(\d|lite)", "dmc.models.ssd:SsdFamily"),
         _family("fasterrcnn", "dmc.models.faster_rcnn:FasterRcnnFamily"),
+        Listed("transformers:.*", "dmc.models.transformers_detectors:TransformersDetectors", "transformers"),
     )
 
     @classmethod
@@ -66,7 +67,7 @@ class Detector(Model):
 
     @classmethod
     def claims(cls, arch: str) -> bool:
-        return cls.architectures.claims(arch)
+        return not arch.startswith("transformers:") and cls.architectures.claims(arch)  # mostly a classifier
 
     @property
     def network(self) -> DetectorNetwork:

@@ -11,6 +11,7 @@ from dmc.classes import Classes, read_names
 from dmc.config import Output
 from dmc.data.preprocess import Preprocessing, preprocessing_in
 from dmc.errors import DmcError
+from dmc.extras import require_extra
 from dmc.imagenet import imagenet_names
 from dmc.model_config import ModelConfig, TransformersConfig, read_model_config
 from dmc.models import onnx_detector
@@ -59,6 +60,17 @@ def load(
 def class_for(arch: str) -> type[Model]:
     """Find the kind of model by its architecture's name; a name that no kind claims is a classifier's."""
     return next((kind for kind in MODELS.values() if kind.claims(arch)), Specialist)
+
+
+def _kind_of(path: str) -> type[Model]:
+    """Find the kind of model by its name or, if that is transformers', by what is there."""
+    scheme, _, place = path.partition(":")
+    if scheme != "transformers":
+        return class_for(path)
+    require_extra("transformers", "transformers")
+    from dmc.models.transformers_detectors import is_detector
+
+    return Detector if is_detector(place) else Specialist
 
 
 @dataclass(frozen=True)
@@ -123,7 +135,7 @@ def _find(path: str, given: Given) -> tuple[type[Model], Trained]:
     if path.startswith(HUB):
         repo = path.removeprefix(HUB)
         return _from_folder(download(repo, MODEL_FILES), path, given, repo)
-    kind = class_for(path)
+    kind = _kind_of(path)
     if kind.architectures.entry(path).releases(path):
         return _released(kind, path, path, given)
     if Path(path).is_dir():
@@ -160,7 +172,7 @@ def _from_folder(folder: Path, name: str, given: Given, place: str) -> tuple[typ
     """Read a folder; `place` is what it is called where models are named by their places."""
     config = _read_config(folder, name)
     if isinstance(config, TransformersConfig):
-        return _released(Specialist, f"transformers:{place}", name, given)
+        return _released(_kind_of(f"transformers:{place}"), f"transformers:{place}", name, given)
     own, width = config.own, config.num_classes
     tag = own.task or Specialist.pipeline_tag  # a folder that dmc did not write is timm's
     if tag not in MODELS:
