@@ -27,7 +27,7 @@ class QueryBoxes(FreeBoxes):
     fit: Fit
 
     def forward(self, images_N3HW: Tensor) -> Answers:
-        found = super().forward(pixel_values=images_N3HW)  # type: ignore[misc]
+        found = super().forward(pixel_values=images_N3HW)
         logits_NQJ, centered_NQ4 = found.logits.float(), found.pred_boxes.float()
         classes: int = self.config.num_labels
         if logits_NQJ.shape[2] > classes:  # the last one is "no object"
