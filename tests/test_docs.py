@@ -23,7 +23,8 @@ from typer.main import get_command
 from dmc.cli import app
 from dmc.documents import settle
 from tests.conftest import Answer, tiny, write_images
-from tests.detectors import TINY, write_voc
+from tests.detectors import TINY, small, write_voc
+from tests.onnx_detectors import write as write_detector
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -82,6 +83,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kinds = ("aeroplane", "bird", "bus", "cat", "dog", "sofa")
     write_voc(folder / "VOC2007", 8, kinds, split="trainval")
     write_voc(folder / "VOC2007", 8, kinds, seed=1, split="test")
+    small("abcd").save(folder / "mine")
+    write_detector(folder, "yolo", "yolo.onnx", said={"names": "['person', 'dog']", "stride": "32", "imgsz": "64"})
     old = ["ship", "truck"]
     (folder / "old.txt").write_text("\n".join(old))
     (folder / "net.py").write_text(NETWORK)

@@ -80,8 +80,8 @@ def test_between_foreground_and_background_a_find_counts_in_part() -> None:
     wide = torch.tensor([[0.0, 0, 4.5, 8], [0.0, 0, 8, 8], [0.0, 0, 10, 8], [0.0, 0, 40, 8]])
     at = at_anchors([found], wide, STUDENT, 4, torch.zeros(1).long())
     level = dict(zip(at.places_NS[0].tolist(), ((at.odds[0][0, :, 0] - LOWEST) / (4 - LOWEST)).tolist(), strict=True))
-    # 4.5/4.5 and 4.5/8 = 0.56 are foreground, 4.5/10 = 0.45 is half way between 0.4 and 0.5, the rest is background.
-    assert level == pytest.approx({0: 1, 1: 1, 2: 0.5, 3: 0}, abs=1e-5)
+    # 4.5/4.5 is enough; 4.5/8 = 0.5625 and 4.5/10 = 0.45 lie between 0.2 and 0.65, and 4.5/40 below.
+    assert level == pytest.approx({0: 1, 1: 0.3625 / 0.45, 2: 0.25 / 0.45, 3: 0}, abs=1e-5)
 
 
 def test_a_box_that_fits_no_anchor_is_taught_at_its_best() -> None:

@@ -63,7 +63,7 @@ class OneStage(DetectorNetwork):
     anchor_generator: Any
     box_coder: Any
     compute_loss: Callable[..., dict[str, Tensor]]
-    foreground, nothing_below = 0.65, 0.2  # how near an anchor is to a box that it is sure of, and says nothing of
+    foreground, nothing_below = 0.65, 0.2  # as the scores of a trained RetinaNet fall beside an object
     frozen_norm = False  # do the backbone's batch norms stay as they came with the weights?
 
     def train(self, mode: bool = True) -> Self:
@@ -88,7 +88,7 @@ class OneStage(DetectorNetwork):
     def nearness(self, boxes_M4: Tensor, anchors_A4: Tensor) -> Tensor:
         """Tell, from 0 to 1, how much each anchor is the one that should find each box, as in the family's training.
 
-        Anchors from `foreground` on should find the box, those below `nothing_below` should not.
+        From `foreground` on, an anchor says all that is known of the box; below `nothing_below`, nothing.
         """
         return overlaps(boxes_M4, anchors_A4)
 
