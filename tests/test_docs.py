@@ -149,8 +149,8 @@ def test_every_command_on_a_page_runs(
         if not line.runs:
             parse(shlex.split(text.replace("consolidate ...", "consolidate a b --aux images/ -o merged"))[1:])
             continue
-        for large, small in SMALLER.items():
-            text = text.replace(large, small)
+        for large, little in SMALLER.items():
+            text = text.replace(large, little)
         words = shlex.split(text)[1:]
         if page == "detection" and words[0] in ("train", "consolidate", "learn", "check"):
             words += ["--weights", "random", "--size", "64"]  # ImageNet's would be fetched

@@ -111,7 +111,7 @@ def test_wrong_guesses_are_refused_in_one_line(
 
 
 def test_labels_that_have_no_name_are_refused() -> None:
-    with pytest.raises(DmcError, match="labels from 1 to 2, and has 2 class names, for 0 to 1; if its"):
+    with pytest.raises(ValueError, match="labels from 1 to 2, and has 2 class names, for 0 to 1; if its"):
         spread(np.ones((1, 2), np.float32), np.array([[1.0, 2.0]], np.float32), 2)
 
 

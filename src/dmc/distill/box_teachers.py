@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -44,6 +45,11 @@ class BoxTeachers(DetectorTeachers):
         """The student's transform; without a student, that of the largest teacher, with all proportions kept."""
         return self.student.transform if self.student else ShorterSide(super().transform.size)
 
+    def to(self, device: torch.device) -> Self:
+        if self.student:
+            self.student.to(device)
+        return super().to(device)
+
     def kept(self) -> list[Kept]:
         """Keep what is taught at the anchors of such a student."""
         return [
@@ -81,9 +87,8 @@ class BoxTeachers(DetectorTeachers):
         """Give the student's anchors in such images."""
         frame = images_N3HW.shape[2:]
         if frame not in self.layouts:
-            student = self.learner.to(images_N3HW.device)
             with torch.no_grad():
-                self.layouts[frame] = student.answers(torch.zeros_like(images_N3HW[:1])).anchors_A4
+                self.layouts[frame] = self.learner.answers(torch.zeros_like(images_N3HW[:1])).anchors_A4
         return self.layouts[frame]
 
     def finds(self, images_N3HW: Tensor, sizes: Sequence[Size]) -> list[list[Detections]]:

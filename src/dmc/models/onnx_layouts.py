@@ -210,7 +210,7 @@ def spread(scores_NM: Floats, labels_NM: Floats, classes: int) -> Floats:
     """Give each class its score: that of the find if it is the find's label, else 0."""
     if not whole(labels_NM) or (labels_NM >= classes).any() or (labels_NM < -1).any():
         low, high = labels_NM.min(), labels_NM.max()
-        raise DmcError(
+        raise ValueError(
             f"it gives labels from {low:g} to {high:g}, and has {classes} class names, for 0 to {classes - 1}; "
             "if its labels begin at 1, name the background as the first class"
         )
