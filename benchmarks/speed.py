@@ -1,6 +1,6 @@
 """Measure consolidation against the loop that one would write first, and its parts; print ratios of one run.
 
-    python benchmarks/speed.py [--rows naive-2,naive-5,naive-10,warm,cost,student,processes,detector]
+    python benchmarks/speed.py [--rows naive-2,naive-5,naive-10,warm,cost,student,processes,detector,boxes]
 
 The naive loop is honest: teachers in eval mode under no_grad, a DataLoader with two workers and torchvision's
 transforms on PIL images, SGD, the L2 loss on normalised logits; every batch asks every teacher, in torch's default
@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -33,6 +34,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import dmc
 from dmc.config import CONSOLIDATION, ClassifierConsolidateConfig
 from dmc.data.batch import Batch
+from dmc.distill.box_teachers import BoxTeachers
 from dmc.distill.cache import AnswerCache
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.models.detector import Detector
@@ -43,7 +45,7 @@ from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 from dmc.tasks.detector_consolidation import DetectionDistillation
 
 ARCH, SIDE, CLASSES, BATCH = "cifar_resnet32", 32, 10, 128
-DETECTOR = "retinanet:timm/tf_efficientnet_lite0,width=64,depth=2"
+DETECTOR, SMALL = "retinanet:timm/tf_efficientnet_lite0,width=64,depth=2", "retinanet_resnet18_fpn"
 CPU = torch.device("cpu")
 # Untrained teachers answer anything, on which the paper's rate diverges; the rate changes no time.
 SCHEDULE = CONSOLIDATION.changed({"batch_size": BATCH, "lr": 1e-4})
@@ -221,15 +223,40 @@ def processes(count: int) -> list[str]:
     return [f"| two processes of one thread / one, one training | {ratio:.2f} | {words} |"]
 
 
+def detectors(arch: str, side: int) -> list[Detector]:
+    """Make a student of ten classes, and two teachers with five of them each."""
+    shown = replace(IMAGENET, size=side)
+    return [
+        Detector(Detector.architectures.create(arch, len(names)), names, shown, "sigmoid", arch, arch)
+        for names in ("abcdefghij", "abcde", "fghij")
+    ]
+
+
+def box_teachers(repeats: int = 12) -> list[str]:
+    """Compare asking two teachers through their boxes to asking them anchor by anchor, in turns."""
+    said = []
+    for arch, side in (("retinanet:timm/test_resnet,width=32,depth=2,scale=2", 96), (DETECTOR, 128), (SMALL, 128)):
+        student, *teachers = detectors(arch, side)
+        groups = {"anchors": DetectorTeachers(teachers), "boxes": BoxTeachers(teachers, student)}
+        images = torch.from_numpy(noise(12, side)).permute(0, 3, 1, 2).contiguous()
+        times: dict[str, list[float]] = {name: [] for name in groups}
+        for group in groups.values():
+            group.fold()
+        for _ in range(repeats + 2):
+            for name, group in groups.items():
+                times[name].append(seconds(lambda g=group, i=images: g.select(i, 64), 1))  # type: ignore[misc]
+        anchors, boxes = (median(times[name][2:]) for name in ("anchors", "boxes"))
+        words = f"{boxes * 1000:.0f} / {anchors * 1000:.0f} ms"
+        said.append(f"| teachers by boxes / by anchors, {arch} at {side} | {boxes / anchors:.2f} | {words} |")
+    return said
+
+
 def detector_step(repeats: int = 12) -> list[str]:
     """Compare a step of merging detectors with a warm cache to one that asks the teachers, in turns.
 
     All are frozen as with pretrained weights (batch norm, and the layers up to stride 4), which changes no time.
     """
-    student, *teachers = (
-        Detector(Detector.architectures.create(DETECTOR, len(names)), names, IMAGENET, "sigmoid", DETECTOR, DETECTOR)
-        for names in ("abcdefghij", "abcde", "fghij")
-    )
+    student, *teachers = detectors(DETECTOR, 640)
     asking, warm = DetectorTeachers(teachers), DetectorTeachers(teachers)
     batch = Batch(torch.from_numpy(noise(12, 128)).permute(0, 3, 1, 2).contiguous(), torch.zeros(12)).in_view(0)
     student.to(CPU).module.train()
@@ -248,7 +275,7 @@ def detector_step(repeats: int = 12) -> list[str]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("--rows", default="naive-2,naive-5,naive-10,warm,cost,student,processes,detector")
+    options.add_argument("--rows", default="naive-2,naive-5,naive-10,warm,cost,student,processes,detector,boxes")
     options.add_argument("--images", type=int, default=1024)
     given = options.parse_args()
     fast = fast_precision(CPU)
@@ -261,6 +288,7 @@ def main() -> None:
         "student": student_rate,
         "processes": lambda: processes(given.images),
         "detector": detector_step,
+        "boxes": box_teachers,
         **{f"naive-{n}": lambda n=n: against_naive(n, given.images, "fp32") for n in (2, 5, 10)},  # type: ignore[misc]
         **{f"naive-{n}-auto": lambda n=n: against_naive(n, given.images, fast) for n in (2, 10)},  # type: ignore[misc]
     }

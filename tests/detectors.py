@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +20,12 @@ def untrained(names: str, arch: str = TINY, seed: int = 0) -> Detector:
     detector = Detector.untrained(arch, names, seed=seed, weights=None)
     detector.name = f"detector-{seed}"
     return detector
+
+
+def small(names: str, arch: str = TINY, seed: int = 0) -> Detector:
+    """Make an untrained detector for images of 64 pixels."""
+    made = untrained(names, arch, seed)
+    return Detector(made.module, names, replace(made.preprocessing, size=64), "sigmoid", made.arch, f"small-{seed}")
 
 
 def hash_of(kind: str) -> int:

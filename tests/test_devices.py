@@ -38,7 +38,7 @@ from dmc.training.loop import fit
 from dmc.training.objective import Objective
 from dmc.training.run_folder import Run
 from tests.conftest import tiny, write_images
-from tests.detectors import TINY, untrained, write_voc
+from tests.detectors import TINY, small, untrained, write_voc
 from tests.fake_gpu import MixedDevicesError, OnGpu, PretendedGpu, fake_cuda, gpu
 
 QUICK = Schedule(epochs=1, lr=1e-3, batch_size=2)
@@ -46,7 +46,7 @@ CUDA = torch.device("cuda")
 FCOS, SSD = "fcos:timm/test_resnet,width=64,depth=1", "ssdlite320_mobilenet_v3_large"
 KINDS = ("green", "red", "blue")
 COLOURS = (*KINDS, "grey")
-ONCE = ("index", "per_channel", "require_same_anchors")  # constants are made, and shapes compared, at first use
+ONCE = ("index", "per_channel", "laid_alike")  # constants are made, and shapes compared, at first use
 
 
 @pytest.fixture(scope="module")
@@ -243,6 +243,15 @@ def test_every_other_family_of_detectors(arch: str, scenes: Path) -> None:
         part = untrained("xyz", arch).keep("xy")
         both = dmc.consolidate([own, part], scenes / "aux", aux_limit=2, **given)
         dmc.evaluate([own, both], scenes / "test", known=True)
+    require_no_waits(pretended)
+
+
+@pytest.mark.usefixtures("untimed")
+def test_detectors_that_are_unlike(scenes: Path) -> None:
+    """What they find is matched to the student's anchors on the device."""
+    with gpu() as pretended:
+        pair, quick = [small("ab"), small("c", FCOS)], QUICK.changed({"batch_size": 4})
+        dmc.consolidate(pair, scenes / "aux", arch=TINY, weights=None, aux_limit=4, schedule=quick)
     require_no_waits(pretended)
 
 

@@ -25,7 +25,8 @@ from dmc.cli import app
 from dmc.documents import settle
 from dmc.recipes.profile import load_profile
 from tests.conftest import Answer, tiny, write_images
-from tests.detectors import TINY, write_voc
+from tests.detectors import TINY, small, write_voc
+from tests.onnx_detectors import write as write_detector
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -84,6 +85,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     kinds = ("aeroplane", "bird", "bus", "cat", "dog", "sofa")
     write_voc(folder / "VOC2007", 8, kinds, split="trainval")
     write_voc(folder / "VOC2007", 8, kinds, seed=1, split="test")
+    small("abcd").save(folder / "mine")
+    write_detector(folder, "yolo", "yolo.onnx", said={"names": "['person', 'dog']", "stride": "32", "imgsz": "64"})
     old = ["ship", "truck"]
     (folder / "old.txt").write_text("\n".join(old))
     (folder / "net.py").write_text(NETWORK)
@@ -153,8 +156,8 @@ def test_every_command_on_a_page_runs(
         if not line.runs:
             parse(shlex.split(text.replace("consolidate ...", "consolidate a b --aux images/ -o merged"))[1:])
             continue
-        for large, small in SMALLER.items():
-            text = text.replace(large, small)
+        for large, little in SMALLER.items():
+            text = text.replace(large, little)
         words = shlex.split(text)[1:]
         if page == "detection" and words[0] in ("train", "consolidate", "learn", "check"):
             words += ["--weights", "random", "--size", "64"]  # ImageNet's would be fetched

@@ -23,6 +23,7 @@ LossName = Literal["l2", "l1", "kd"]
 Centring = Literal["per-teacher", "none"]
 Scale = Literal["none", "pool-std", "balanced", "auto"]
 Output = Literal["softmax", "sigmoid"]
+Matching = Literal["auto", "anchors", "boxes"]
 ProfileName = Literal["auto", "paper"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 # By accelerate's names, which are also those of their packages.
@@ -320,6 +321,11 @@ class DetectorDistillationConfig(DistillationConfig):
     anchors: int = option(64, "Detectors: anchors to distil in each image", ge=1, lt=MANY)
     # lambda, for boxes coded as torchvision does: RetinaNet's with weights (1, 1, 1, 1)
     box_weight: float = option(1.0, "Detectors: weight of the box loss (lambda in Eq. 8)", ge=0, lt=LARGE)
+    matching: Matching = option(
+        "auto",
+        "Detectors: teach anchor by anchor, or what teachers find, matched to the student's anchors by boxes",
+        usual="anchors if all models have the same, else boxes",
+    )
 
 
 class ConsolidateConfig(NetworkConfig, DistillationConfig):

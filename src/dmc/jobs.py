@@ -116,7 +116,7 @@ def student_for(
     task: VisionTask[Any], teachers: Sequence[Model], aux: Source, asked: ConsolidateConfig
 ) -> NetworkChoice:
     """Choose the teachers' architecture, or the largest teacher's: the student has to hold what all of them know."""
-    named = [teacher for teacher in teachers if teacher.arch is not None]
+    named = [teacher for teacher in teachers if teacher.student_arch is not None]
     if asked.arch is not None or not named:
         return task.network_for(aux, asked)
     largest = max(named, key=lambda teacher: teacher.parameter_count)

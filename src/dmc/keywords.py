@@ -65,6 +65,7 @@ class CheckKeywords(LengthKeywords, total=False):
     balance: bool | None
     anchors: int
     box_weight: float
+    matching: Literal["auto", "anchors", "boxes"]
 
 
 class ConsolidateKeywords(CheckKeywords, total=False):

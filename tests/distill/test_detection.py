@@ -42,6 +42,9 @@ class Fixed(OneStage, nn.Module):
     def decoded(self, boxes_MB: Tensor, anchors_M4: Tensor) -> Tensor:
         return anchors_M4 + boxes_MB
 
+    def encoded(self, boxes_M4: Tensor, anchors_M4: Tensor) -> Tensor:
+        return boxes_M4 - anchors_M4
+
 
 def fixed(names: str, logits: list[list[float]], shift: float) -> Detector:
     boxes = [[float(shift + i)] * 4 for i in range(len(logits))]
@@ -56,7 +59,7 @@ NEW = [[2.0], [-4.0], [-5.5]]
 def test_the_most_probable_anchors_are_selected_with_their_owners_boxes() -> None:
     """Each anchor's highest logit is 2 (new model), 3 (old), -5.5 (new), so the best two are anchors 1 and 0."""
     teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none")
-    places_NS, logits_NST, boxes_NSB = teachers.select(IMAGES, 2)
+    places_NS, logits_NST, boxes_NSB, _ = teachers.select(IMAGES, 2)
     assert places_NS.tolist() == [[1, 0], [1, 0]]
     assert logits_NST[0].tolist() == [[3, -2, -4], [-5, 1, 2]]
     assert boxes_NSB[0].tolist() == [[1] * 4, [100] * 4]  # the old model's at anchor 1, the new one's at anchor 0
@@ -70,7 +73,7 @@ def test_a_third_teacher_is_one_like_the_others() -> None:
     """Its class d is the most probable at anchors 2 (logit 4) and 0 (2.5); at anchor 1 the old model's still is."""
     third = fixed("d", [[2.5], [-9.0], [4.0]], 200)
     teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100), third], "none")
-    places_NS, logits_NST, boxes_NSB = teachers.select(IMAGES, 3)
+    places_NS, logits_NST, boxes_NSB, _ = teachers.select(IMAGES, 3)
     assert places_NS[0].tolist() == [2, 1, 0]
     assert logits_NST[0].tolist() == [[-6, -7, -5.5, 4], [3, -2, -4, -9], [-5, 1, 2, 2.5]]
     assert boxes_NSB[0].tolist() == [[202] * 4, [1] * 4, [200] * 4]

@@ -30,7 +30,9 @@ Dmc = Callable[..., Answer]
 class Sure(Detector):
     """A detector that sees a cat in the upper left corner of every image."""
 
-    def detections(self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], least: float = 0) -> list[Detections]:
+    def detections(
+        self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], min_score: float = 0, shown: int | None = None
+    ) -> list[Detections]:
         one = Detections(np.array([[0, 0, 32, 32]], np.float32), np.ones(1, np.float32), np.zeros(1, np.int64))
         return [one] * len(sizes)
 

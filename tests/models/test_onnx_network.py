@@ -256,7 +256,7 @@ WHOLE = network(said=NAMES).SerializeToString()
         (network(said={"names": "['a', 'a', 'b', 'c']"}).SerializeToString(), "'a' is named twice"),
         (network(said={"names": "['a', 1, 'b', 'c']"}).SerializeToString(), "a class is named 1"),
         (network(said={"dmc.json": "{}"}).SerializeToString(), "is damaged: its dmc.json has no 'task'"),
-        (two_inputs(), "has 2 inputs (images, mask); a classifier has one"),
+        (two_inputs(), "has 2 inputs (images, mask); it should have one"),
         (two_outputs(), "has 2 outputs (answer, colours); a classifier has one"),
         (in_a_circle(), "onnxruntime cannot run"),
     ],

@@ -147,7 +147,7 @@ def test_every_family_trains_saves_and_loads(arch: str, tmp_path: Path) -> None:
     targets = [{"boxes": torch.tensor([[20.0, 30, 120, 140]]), "labels": torch.tensor([1])}]
     targets.append({"boxes": torch.zeros((0, 4)), "labels": torch.zeros(0, dtype=torch.long)})
     detector.module.train()
-    losses = detector.network.objective(detector.answers(images), targets)
+    losses = detector.one_stage.objective(detector.answers(images), targets)
     torch.stack(list(losses.values())).sum().backward()  # type: ignore[no-untyped-call]
     assert all(torch.isfinite(loss) for loss in losses.values())
     detector.module.eval()
@@ -224,8 +224,8 @@ def test_training_asks_folded_teachers_without_autograd(monkeypatch: pytest.Monk
     asked: list[tuple[bool, bool]] = []
     select = DetectorTeachers.select
 
-    def watched(self: DetectorTeachers, images_N3HW: Tensor, count: int) -> Selected:
-        found = select(self, images_N3HW, count)
+    def watched(self: DetectorTeachers, images_N3HW: Tensor, count: int, sizes: Any) -> Selected:
+        found = select(self, images_N3HW, count, sizes)
         folded = not any(isinstance(part, nn.BatchNorm2d) for d in self.inference_models for part in d.module.modules())
         asked.append((folded, found.logits_NST.requires_grad or found.boxes_NSB.requires_grad))
         return found
@@ -270,7 +270,7 @@ def test_a_broken_image_does_not_shift_the_others_truth(squares: Path, tmp_path:
 
     class Seer(Detector):
         def detections(
-            self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], min_score: float = 0
+            self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], min_score: float = 0, shown: int | None = None
         ) -> list[Detections]:
             found = []
             for image, (_, width) in zip(images_N3HW, sizes, strict=True):
@@ -336,7 +336,7 @@ def test_what_the_student_finds_again(unlabeled: Path) -> None:
     assert found.false_alarms < 0.2 * found.objects[0]
 
 
-def test_mixed_backbones_merge_and_other_anchors_do_not(unlabeled: Path) -> None:
+def test_mixed_backbones_merge_and_other_anchors_do_not_one_by_one(unlabeled: Path) -> None:
     quick = dmc.Schedule(epochs=1, lr=1e-4, batch_size=40)
     other = untrained("c", "retinanet:timm/test_efficientnet,width=24,depth=2,scale=2", seed=1)
     assert dmc.consolidate([untrained("ab"), other], unlabeled, size=64, weights=None, schedule=quick).names == tuple(
@@ -344,7 +344,7 @@ def test_mixed_backbones_merge_and_other_anchors_do_not(unlabeled: Path) -> None
     )
     for arch in ("retinanet:timm/test_resnet,width=16,depth=1", "fcos:timm/test_resnet,width=64"):
         with pytest.raises(DmcError, match="lay their anchors differently"):
-            dmc.consolidate([untrained("ab"), untrained("c", arch)], unlabeled, weights=None)
+            dmc.consolidate([untrained("ab"), untrained("c", arch)], unlabeled, weights=None, matching="anchors")
 
 
 def test_bad_combinations(tmp_path: Path, unlabeled: Path) -> None:

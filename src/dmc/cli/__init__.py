@@ -136,14 +136,20 @@ def check(
     settings: dict[str, Any],
     keep: KeepOf = None,
     rename: RenameOf = None,
+    draw: Annotated[Path | None, typer.Option(help="Detectors: folder for pictures of what each teacher finds")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify a consolidation before it trains: classes, preprocessing, images, balance, time. Changes nothing."""
+    """Verify a consolidation before it trains: classes, preprocessing, images, balance, time. Trains nothing."""
     import dmc
     from dmc.report.check import as_text
+    from dmc.report.finds import draw_finds
 
-    found = dmc.check(loaded_teachers(teachers, keep, rename), aux, **settings)
+    loaded = loaded_teachers(teachers, keep, rename)
+    drawn = draw_finds(loaded, aux, draw, settings.get("seed", 0)) if draw is not None else []
+    found = dmc.check(loaded, aux, **settings)
     show(json.dumps(found, indent=2) if as_json else as_text(found))
+    if drawn and not as_json:
+        show(f"what the teachers find: {len(drawn)} pictures in {draw}")
 
 
 @app.command()

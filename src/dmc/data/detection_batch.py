@@ -69,16 +69,20 @@ class DetectionBatch(Batch):
 
 @dataclass(frozen=True)
 class ShorterSide:
-    """The transform that resizes the shorter side to `size` pixels or, with `square`, stretches to a square."""
+    """The transform that resizes the shorter side to `size` pixels or, with `square`, stretches to a square.
+
+    The longer side has at most `longest` times as many.
+    """
 
     size: int
     interpolation: Interpolation = "bilinear"
     square: bool = False
+    longest: float = LONGEST
     one_shape: ClassVar[bool] = False
 
     @property
     def bytes_per_image(self) -> int:
-        return int(3 * self.size**2 * (1 if self.square else LONGEST))
+        return int(3 * self.size**2 * (1 if self.square else self.longest))
 
     def blank(self) -> Tensor:
         """Give a batch of one small black image, of a size that any detector takes."""
@@ -89,7 +93,7 @@ class ShorterSide:
         """Give the width and height that an image of this width and height is resized to."""
         if self.square:
             return self.size, self.size
-        scale = min(self.size / min(width, height), LONGEST * self.size / max(width, height))
+        scale = min(self.size / min(width, height), self.longest * self.size / max(width, height))
         return max(1, round(width * scale)), max(1, round(height * scale))
 
     def __call__(self, image: Image.Image) -> Tensor:

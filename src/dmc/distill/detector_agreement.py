@@ -40,7 +40,7 @@ class DetectorAgreement:
         for batch in map(DetectionBatch.of, sample):
             images_N3HW = batch.images_N3HW.to(student.device)
             found += student.detections(images_N3HW, batch.sizes)
-            theirs = [teacher.detections(images_N3HW, batch.sizes) for teacher in teachers.inference_models]
+            theirs = teachers.finds(images_N3HW, batch.sizes)
             for size, of_image in zip(batch.sizes, zip(*theirs, strict=True), strict=True):
                 truth.append(as_objects(of_image, teachers.union.columns, size))
         labels_M = np.concatenate([there.labels_M for there in truth])

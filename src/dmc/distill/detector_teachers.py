@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dmc.config import Centring, DetectorConsolidateConfig
 from dmc.data.batch import Batch
-from dmc.data.detection_batch import ShorterSide
+from dmc.data.detection_batch import DetectionBatch, ShorterSide
+from dmc.data.fitting import Size
 from dmc.device import index
 from dmc.distill.answer_table import Part
 from dmc.distill.cache import Kept, noise
@@ -20,7 +21,7 @@ from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
 from dmc.metrics.average_precision import Detections
 from dmc.models.detector import MIN_SCORE, Detector, postprocess
-from dmc.models.one_stage import Answers
+from dmc.models.one_stage import Answers, OneStage, gathered
 
 log = logging.getLogger("dmc")
 ANCHORS = DetectorConsolidateConfig().anchors
@@ -33,6 +34,7 @@ class Selected(NamedTuple):
     places_NS: Tensor  # indices of the anchors
     logits_NST: Tensor  # over the union of classes (Eq. 4)
     boxes_NSB: Tensor  # from the teacher with the most probable class at that anchor
+    box_weights_NS: Tensor | None = None  # 0: there is no box to teach; None: there is one at every anchor
 
 
 class DetectorTeachers(TeacherGroup[Detector]):
@@ -85,21 +87,28 @@ class DetectorTeachers(TeacherGroup[Detector]):
             "teachers": [teacher.settings | {"weights": teacher.fingerprint} for teacher in self.specialists],
             "centring": self.centring,
         }
-        places, *floats = (tuple(part.shape[1:]) for part in answer)
+        places, *floats = (tuple(part.shape[1:]) for part in answer if part is not None)
         # The highest logits of each class tell teachers apart: which anchors these are may depend on rounding.
         return [Kept(key, [Part(places, torch.int32), *map(Part, floats)], answer.logits_NST.amax(dim=1))]
 
     def targets(self, batch: Batch) -> Selected:
         """Select the anchors to be taught, and give the targets there; from the table where they are there."""
+
+        def ask() -> Selected:
+            return self.select(batch.images_N3HW, self.anchors, sizes_in(batch))
+
         if not self.tables:
-            return self.select(batch.images_N3HW, self.anchors)
-        found = Selected(*self.tables[0](batch, lambda: self.select(batch.images_N3HW, self.anchors)))
+            return ask()
+        found = Selected(*self.tables[0](batch, lambda: [part for part in ask() if part is not None]))
         device = found.logits_NST.device
         self.watch([found.logits_NST[..., index(tuple(columns), device)] for columns in self.union.columns])
         return found
 
-    def select(self, images_N3HW: Tensor, count: int) -> Selected:
-        """Select the `count` anchors of each image with the highest class probability of any teacher."""
+    def select(self, images_N3HW: Tensor, count: int, sizes: Sequence[Size] | None = None) -> Selected:
+        """Select the `count` anchors of each image with the highest class probability of any teacher.
+
+        `sizes` are height and width of each image without its padding; None: they are not padded.
+        """
         answers = self.each(images_N3HW)
         with torch.no_grad():
             best_INA = torch.stack(
@@ -112,9 +121,11 @@ class DetectorTeachers(TeacherGroup[Detector]):
             boxes_NSB = owned([gathered(a.boxes_NAB, places_NS) for a in answers], owner_NA.gather(1, places_NS))
         return Selected(places_NS, target_MT.view(*places_NS.shape, -1), boxes_NSB)
 
-    def detections(
-        self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], min_score: float = MIN_SCORE
-    ) -> list[Detections]:
+    def finds(self, images_N3HW: Tensor, sizes: Sequence[Size]) -> list[list[Detections]]:
+        """Give what each teacher finds in each image by itself."""
+        return [teacher.detections(images_N3HW, sizes) for teacher in self.inference_models]
+
+    def detections(self, images_N3HW: Tensor, sizes: Sequence[Size], min_score: float = MIN_SCORE) -> list[Detections]:
         """Detect by inference twice: at each anchor, take the most probable class of any teacher, and its box."""
         answers = self.each(images_N3HW)
         self.require_finite()
@@ -135,20 +146,42 @@ def require_same_anchors(answers: Sequence[tuple[Detector, Answers]]) -> None:
     """Refuse detectors whose anchors differ, since distillation goes anchor by anchor."""
     (first, ours), *rest = answers
     for other, theirs in rest:
-        alike = ours.anchors_A4.shape == theirs.anchors_A4.shape and ours.boxes_NAB.shape == theirs.boxes_NAB.shape
-        if not (alike and torch.allclose(ours.anchors_A4.cpu(), theirs.anchors_A4.cpu())):
-            raise DmcError(
-                f"{first.name} ({first.arch}) and {other.name} ({other.arch}) lay their anchors differently; "
-                "they are distilled anchor by anchor, so take detectors of one family with the same anchors"
-            )
+        if not laid_alike(ours, theirs):
+            raise unlike(first, other)
+
+
+def unlike(first: Detector, other: Detector) -> DmcError:
+    """Say that two detectors have different anchors."""
+    named = [f"{d.name} ({d.arch or 'a network of its own'})" for d in (first, other)]
+    return DmcError(
+        f"{' and '.join(named)} lay their anchors differently; "
+        "anchor by anchor, only detectors of one family with the same anchors can be distilled"
+    )
+
+
+def same_anchors(detectors: Sequence[Detector]) -> bool:
+    """Tell whether detectors can be distilled anchor by anchor."""
+    first, *rest = detectors
+    if not all(isinstance(d.module, OneStage) and d.network.fit == first.network.fit for d in detectors):
+        return False
+    blank = first.transform.blank()
+    with torch.no_grad():
+        ours = first.answers(blank)
+        return all(laid_alike(ours, other.answers(blank)) for other in rest)
+
+
+def laid_alike(ours: Answers, theirs: Answers) -> bool:
+    """Tell whether two detectors have the same anchors, and code their boxes in as many numbers."""
+    alike = ours.anchors_A4.shape == theirs.anchors_A4.shape and ours.boxes_NAB.shape == theirs.boxes_NAB.shape
+    return alike and torch.allclose(ours.anchors_A4.cpu(), theirs.anchors_A4.cpu())
+
+
+def sizes_in(batch: Batch) -> Sequence[Size] | None:
+    """Give height and width of each image without its padding; None: they are not padded."""
+    return batch.sizes if isinstance(batch, DetectionBatch) else None
 
 
 def owned(boxes: Sequence[Tensor], owner_NA: Tensor) -> Tensor:
     """Take, at each anchor, the box of the teacher with this index."""
     boxes_INAB = torch.stack(list(boxes))
     return boxes_INAB.gather(0, owner_NA[None, :, :, None].expand_as(boxes_INAB[:1]))[0]
-
-
-def gathered(values_NAX: Tensor, places_NS: Tensor) -> Tensor:
-    """Take the rows of some anchors."""
-    return values_NAX.gather(1, places_NS[..., None].expand(-1, -1, values_NAX.shape[2]))

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from dmc.config import DetectorConsolidateConfig
 from dmc.data.batch import Batch
 from dmc.device import pick_device
-from dmc.distill.detector_teachers import DetectorTeachers, gathered
+from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.models.detector import Detector
+from dmc.models.one_stage import gathered
 from dmc.training.detection import DetectionLoss
 
 ANCHORS = DetectorConsolidateConfig().anchors

@@ -65,6 +65,7 @@ class ArchitectureSource(ABC):
     usage: ClassVar[str] = ""  # its names, for the error about an unknown one
     has_imagenet_weights: ClassVar[bool] = True
     library: ClassVar[str] = ""  # the library that can open a saved model; empty: the usual for its kind
+    can_learn: ClassVar[bool] = True  # its networks can be trained; others only teach
     runs_code: ClassVar[bool] = False  # a saved model brings code, which whoever loads it must name to run it
 
     def __init__(self, listed: Listed) -> None:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Self
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from dmc.data.detection_batch import ShorterSide
+from dmc.data.detection_batch import LONGEST, ShorterSide
+from dmc.data.fitting import Fitted, Size, fitted
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line
 from dmc.metrics.average_precision import Detections
 from dmc.models.architecture_source import Architectures, Listed
 from dmc.models.model import Model
-from dmc.models.one_stage import Answers, OneStage
+from dmc.models.one_stage import Answers, DetectorNetwork, OneStage, gathered, overlaps
 
 MIN_SCORE, CANDIDATES, MAX_DETECTIONS, NMS = 0.05, 1000, 300, 0.5
+CROWD, LOOSE = 3, 0.7  # boxes that are compared for each that is taken, and the overlap at which two are nearly equal
 Decode = Callable[[Tensor, Tensor], Tensor]  # turns box offsets and their anchors into corners in pixels
+
+
+class Candidates(NamedTuple):
+    """The most probable boxes of each image, of which several may be of one object."""
+
+    boxes_NM4: Tensor  # corners, in pixels of the batch
+    odds_NMK: Tensor  # log-odds of each class's score
 
 
 def _family(beginning: str, home: str, *settings: str) -> Listed:
@@ -34,6 +43,8 @@ class Detector(Model):
         _family("retinanet", "dmc.models.retinanet:RetinaNetFamily", "width", "depth", "scale", "norm"),
         _family("fcos", "dmc.models.fcos:FcosFamily", "width", "depth", "norm"),
         _family(r"ssd(\d|lite)", "dmc.models.ssd:SsdFamily"),
+        _family("fasterrcnn", "dmc.models.faster_rcnn:FasterRcnnFamily"),
+        Listed("transformers:.*", "dmc.models.transformers_detectors:TransformersDetectors", "transformers"),
     )
 
     @classmethod
@@ -47,27 +58,48 @@ class Detector(Model):
     ) -> Self:
         """Make a detector with random heads; its backbone's weights are `imagenet`, a file's, or random (None)."""
         arch = cls.architectures.known(arch)
+        source = cls.architectures.find(arch)
+        if not source.can_learn:
+            raise DmcError(f"{arch} can teach, but not learn: a student is a one-stage detector; choose one (arch)")
         if weights is None:
-            arch = cls.architectures.find(arch).begun_at_random(arch)
+            arch = source.begun_at_random(arch)
         return cls._begun(arch, names, preprocessing, "sigmoid", seed, weights)
 
     @classmethod
     def claims(cls, arch: str) -> bool:
-        return cls.architectures.claims(arch)
+        return not arch.startswith("transformers:") and cls.architectures.claims(arch)  # mostly a classifier
 
     @property
-    def network(self) -> OneStage:
-        """The module, which has to be a one-stage detector."""
-        if not isinstance(self.module, OneStage):
-            raise DmcError(f"{self.name} is no one-stage detector that dmc knows")
+    def network(self) -> DetectorNetwork:
+        """The module, which has to be a detector's."""
+        if not isinstance(self.module, DetectorNetwork):
+            raise DmcError(f"{self.name} is no detector that dmc knows")
         return self.module
 
     @property
+    def one_stage(self) -> OneStage:
+        """The module of a detector that can be trained."""
+        if not isinstance(self.module, OneStage):
+            raise DmcError(f"only one-stage detectors are trained and exported; {self.name} is none: it can teach")
+        return self.module
+
+    @property
+    def student_arch(self) -> str | None:
+        return self.arch if isinstance(self.module, OneStage) else None
+
+    @property
     def transform(self) -> ShorterSide:
-        return ShorterSide(self.preprocessing.size, self.preprocessing.interpolation, self.network.stretches)
+        size, interpolation, fit = self.preprocessing.size, self.preprocessing.interpolation, self.network.fit
+        return ShorterSide(size, interpolation, fit == "stretch", 1.0 if fit == "letterbox" else LONGEST)
 
     def blank(self) -> Tensor:
-        return self.preprocessing.normalised(self.transform.blank().to(self.device))
+        blank = self.transform.blank().to(self.device)
+        return self.preprocessing.normalised(self.fitted(blank, [(blank.shape[2], blank.shape[3])]).images_N3HW)
+
+    def fitted(self, images_N3HW: Tensor, sizes: Sequence[Size], shown: int | None = None) -> Fitted:
+        """Fit images to what the network was made for; they have `shown` pixels on the shorter side (None: its own)."""
+        p = self.preprocessing
+        return fitted(images_N3HW, sizes, self.network.fit, p.size, shown or p.size, p.interpolation)
 
     def _check_head(self) -> None:
         try:
@@ -97,16 +129,37 @@ class Detector(Model):
         return self.network.scores(answers.logits_NAK, answers.boxes_NAB)
 
     def detections(
-        self, images_N3HW: Tensor, sizes: Sequence[tuple[int, int]], min_score: float = MIN_SCORE
+        self, images_N3HW: Tensor, sizes: Sequence[Size], min_score: float = MIN_SCORE, shown: int | None = None
     ) -> list[Detections]:
         """Find the objects in each image that score more than `min_score`, in the batch's pixels, best first.
 
-        `sizes` are height and width of each image without its padding.
+        `sizes` are height and width of each image without its padding, `shown` the pixels on the shorter side that
+        images were resized to; None: what the detector was made for.
         """
         with torch.no_grad():
-            answers = self.answers(images_N3HW)
+            seen = self.fitted(images_N3HW, sizes, shown)
+            answers = self.answers(seen.images_N3HW)
             self.require_finite(answers.logits_NAK)
-            return postprocess(answers, self.scores(answers), self.network.decoded, sizes, min_score)
+            found = postprocess(answers, self.scores(answers), self.network.decoded, seen.sizes, min_score)
+        if seen.scales_N4 is None:
+            return found
+        scales_N4 = seen.scales_N4.cpu().numpy()
+        return [one._replace(boxes_M4=one.boxes_M4 * scale) for one, scale in zip(found, scales_N4, strict=True)]
+
+    def candidates(self, images_N3HW: Tensor, sizes: Sequence[Size], shown: int, count: int) -> Candidates:
+        """Give the `count` most probable boxes of each image with the log-odds of all classes, loosely suppressed."""
+        with torch.no_grad():
+            seen = self.fitted(images_N3HW, sizes, shown)
+            answers = self.answers(seen.images_N3HW)
+            scores_NAK = self.scores(answers)
+            peaks_NA, places_NA = scores_NAK.amax(dim=2).topk(min(CROWD * count, scores_NAK.shape[1]), dim=1)
+            offsets_MB = gathered(answers.boxes_NAB, places_NA).flatten(0, 1)
+            boxes_M4 = self.network.decoded(offsets_MB, answers.anchors_A4[places_NA.flatten()])
+            boxes_NA4 = seen.back(boxes_M4.view(*places_NA.shape, 4))
+            odds_NAK = gathered(scores_NAK, places_NA).logit(eps=1e-6)
+            alone_NA = peaks_NA.masked_fill(hidden(boxes_NA4, odds_NAK.argmax(dim=2)), 0)
+            best_NM = alone_NA.topk(min(count, alone_NA.shape[1]), dim=1).indices
+            return Candidates(gathered(boxes_NA4, best_NM), gathered(odds_NAK, best_NM))
 
     def _copy_outputs(self, narrow: Tensor, wide: Tensor, grown: Self) -> None:
         """Copy the outputs anchor by anchor: each anchor has an output for each class."""
@@ -114,8 +167,18 @@ class Detector(Model):
         wide.view(-1, new, *wide.shape[1:])[:, :old] = narrow.view(-1, old, *wide.shape[1:])
 
 
+def hidden(boxes_NM4: Tensor, labels_NM: Tensor) -> Tensor:
+    """Tell which boxes nearly equal a better one of the same class, in an image's boxes from the best to the worst.
+
+    Unlike `nms`, it lets the device work on: a box may be hidden by one that is itself hidden.
+    """
+    better_MM = torch.ones(2 * boxes_NM4.shape[1:2], dtype=torch.bool, device=boxes_NM4.device).tril(-1)
+    same_NMM = labels_NM[:, :, None] == labels_NM[:, None]
+    return ((overlaps(boxes_NM4, boxes_NM4) > LOOSE) & same_NMM & better_MM).any(dim=2)
+
+
 def postprocess(
-    answers: Answers, scores_NAK: Tensor, decode: Decode, sizes: Sequence[tuple[int, int]], min_score: float
+    answers: Answers, scores_NAK: Tensor, decode: Decode, sizes: Sequence[Size], min_score: float
 ) -> list[Detections]:
     """Find the objects in each image of a batch."""
     images = zip(scores_NAK, answers.boxes_NAB, sizes, strict=True)
@@ -127,7 +190,7 @@ def nms(
     boxes_AB: Tensor,
     anchors_A4: Tensor,
     decode: Decode,
-    size: tuple[int, int],
+    size: Size,
     min_score: float = MIN_SCORE,
 ) -> Detections:
     """Give the best candidates of an image, without those that overlap a better one of the same class."""

@@ -10,7 +10,7 @@ from torchvision.models import get_model_weights
 
 from dmc.errors import DmcError, nearest
 from dmc.models.architecture_source import ArchitectureSource, Trained
-from dmc.models.one_stage import OneStage
+from dmc.models.one_stage import DetectorNetwork
 from dmc.models.weights import download_state_dict, load_weights
 
 
@@ -18,7 +18,7 @@ class DetectorFamily(ArchitectureSource):
     """Detectors that are built alike. Their names are torchvision's; settings may follow: `NAME,width=64`."""
 
     pattern: ClassVar[str]  # regular expression: the names that it knows
-    network: ClassVar[type[OneStage]]
+    network: ClassVar[type[DetectorNetwork]]
     with_coco_weights: ClassVar[tuple[str, ...]] = ()
 
     def canonical(self, arch: str) -> str:

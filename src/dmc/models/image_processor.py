@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from dmc.data.decode import CenterCrop
+from dmc.data.fitting import Fit
 from dmc.data.preprocess import CropMode, Interpolation, Preprocessing
 from dmc.device import per_channel
 from dmc.documents import AnyObject, read_json
@@ -64,6 +65,19 @@ def preprocessing_of(folder: Path, name: str) -> Preprocessing:
             f"it wants them (pixels would differ by {least:.0f} of 255 on average)"
         )
     return tried[differences.index(least)]
+
+
+def detector_preprocessing_of(folder: Path, name: str) -> tuple[Preprocessing, Fit]:
+    """Find what a folder's image processor does for a detector: it resizes the shorter side, or to a square."""
+    if not (folder / FILE).exists():
+        raise DmcError(f"{name} has no {FILE}: save its image processor beside it, which says what it wants to see")
+    told = read_json(folder / FILE, ProcessorConfig)
+    process = _processor(folder, name)
+    low_3HW, high_3HW = (process(Image.new("RGB", (48, 32), colour)) for colour in ("black", "white"))
+    height, width = low_3HW.shape[1:]
+    mean, std = _normalisation(low_3HW, high_3HW, name)
+    shown = Preprocessing(min(height, width), mean, std, FILTERS.get(told.resample, "bicubic"))
+    return shown, "stretch" if height == width else "frame"
 
 
 def _processor(folder: Path, name: str) -> Process:

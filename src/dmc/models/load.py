@@ -11,16 +11,19 @@ from dmc.classes import Classes, read_names
 from dmc.config import Output
 from dmc.data.preprocess import Preprocessing, preprocessing_in
 from dmc.errors import DmcError
+from dmc.extras import require_extra
 from dmc.imagenet import imagenet_names
 from dmc.model_config import ModelConfig, TransformersConfig, read_model_config
+from dmc.models import onnx_detector
 from dmc.models.architecture_source import Trained
+from dmc.models.detector import Detector
 from dmc.models.hub import HUB, download
 from dmc.models.model import MODELS, Model
 from dmc.models.onnx_file import OnnxFile
 from dmc.models.onnx_network import OnnxNetwork
 from dmc.models.specialist import Specialist
 from dmc.models.weights import MODEL_FILES, load_weights, read_weights, require_outputs, weights_in
-from dmc.specs import split_spec
+from dmc.specs import refuse, split_spec
 
 SETTINGS = ("arch", "classes", "output", "size", "mean", "std", "interpolation", "crop_pct", "crop_mode")
 
@@ -41,19 +44,33 @@ def load(
     if isinstance(source, Model):
         return source
     arch_settings = [key for kind in MODELS.values() for key in kind.architectures.settings]
-    path, settings = split_spec(str(source), (*SETTINGS, *arch_settings))
+    path, settings = split_spec(str(source), (*SETTINGS, *onnx_detector.SETTINGS, *arch_settings))
+    if not path.endswith(".onnx"):
+        refuse(path, settings, onnx_detector.SETTINGS, "models that are no ONNX files")
     parts = [arch or settings.get("arch"), *(f"{key}={settings[key]}" for key in arch_settings if key in settings)]
     names = _class_names(classes if classes is not None else settings.get("classes"))
     output = output or cast(Output | None, settings.get("output"))
     given = Given(",".join(filter(None, parts)) or None, names, preprocessing, output, settings)
     kind, trained = _find(path, given)
-    split_spec(str(source), (*SETTINGS, *kind.architectures.settings))  # refuses settings of other kinds
+    own = (*SETTINGS, *onnx_detector.SETTINGS, *kind.architectures.settings)
+    split_spec(str(source), own)  # refuses settings of other kinds
     return given.model(kind, trained, path)
 
 
 def class_for(arch: str) -> type[Model]:
     """Find the kind of model by its architecture's name; a name that no kind claims is a classifier's."""
     return next((kind for kind in MODELS.values() if kind.claims(arch)), Specialist)
+
+
+def _kind_of(path: str) -> type[Model]:
+    """Find the kind of model by its name or, if that is transformers', by what is there."""
+    scheme, _, place = path.partition(":")
+    if scheme != "transformers":
+        return class_for(path)
+    require_extra("transformers", "transformers")
+    from dmc.models.transformers_detectors import is_detector
+
+    return Detector if is_detector(place) else Specialist
 
 
 @dataclass(frozen=True)
@@ -118,13 +135,15 @@ def _find(path: str, given: Given) -> tuple[type[Model], Trained]:
     if path.startswith(HUB):
         repo = path.removeprefix(HUB)
         return _from_folder(download(repo, MODEL_FILES), path, given, repo)
-    kind = class_for(path)
+    kind = _kind_of(path)
     if kind.architectures.entry(path).releases(path):
         return _released(kind, path, path, given)
     if Path(path).is_dir():
         return _from_folder(Path(path), path, given, path)
     if path.endswith(".onnx"):
-        return Specialist, _from_onnx(Path(path), given)
+        file = OnnxFile(Path(path))
+        asked = any(key in given.settings for key in onnx_detector.SETTINGS)
+        return _onnx_detector(file, given) if file.is_detector or asked else _onnx_classifier(file, given)
     if Path(path).is_file():
         return _from_state_dict(Path(path), given)
     schemes = {entry.scheme for kind in MODELS.values() for entry in kind.architectures.entries} - {None}
@@ -153,7 +172,7 @@ def _from_folder(folder: Path, name: str, given: Given, place: str) -> tuple[typ
     """Read a folder; `place` is what it is called where models are named by their places."""
     config = _read_config(folder, name)
     if isinstance(config, TransformersConfig):
-        return _released(Specialist, f"transformers:{place}", name, given)
+        return _released(_kind_of(f"transformers:{place}"), f"transformers:{place}", name, given)
     own, width = config.own, config.num_classes
     tag = own.task or Specialist.pipeline_tag  # a folder that dmc did not write is timm's
     if tag not in MODELS:
@@ -174,13 +193,21 @@ def _from_folder(folder: Path, name: str, given: Given, place: str) -> tuple[typ
     return kind, Trained(module, arch, preprocessing, labels, width, own.provenance, own.columns, own.output)
 
 
-def _from_onnx(path: Path, given: Given) -> Trained:
-    file = OnnxFile(path)
-    preprocessing = given.shown(file.preprocessing(given.told), str(path))
+def _onnx_classifier(file: OnnxFile, given: Given) -> tuple[type[Model], Trained]:
+    preprocessing = given.shown(file.preprocessing(given.told), str(file.path))
     network = OnnxNetwork(file, preprocessing)
-    labels = Specialist.labels(file.labels, given.names, network.width, str(path))
-    provenance = (file.described.provenance if file.described else {}) | {"weights": str(path)}
-    return Trained(network, None, preprocessing, labels, network.width, provenance, output=file.output)
+    labels = Specialist.labels(file.labels, given.names, network.width, str(file.path))
+    found = Trained(network, None, preprocessing, labels, network.width, file.provenance, output=file.output)
+    return Specialist, found
+
+
+def _onnx_detector(file: OnnxFile, given: Given) -> tuple[type[Model], Trained]:
+    names = onnx_detector.class_names(file, given.names)
+    told = {*given.told, *(("mean", "std") if onnx_detector.from_yolo(file) else ())}
+    preprocessing = given.shown(file.preprocessing(told, *onnx_detector.assumed(file)), str(file.path))
+    settings = [given.settings.get(key) for key in onnx_detector.SETTINGS]
+    network = onnx_detector.OnnxDetector(file, preprocessing, len(names), *settings)
+    return Detector, Trained(network, None, preprocessing, names, len(names), file.provenance)
 
 
 def _read_config(folder: Path, name: str) -> ModelConfig | TransformersConfig:

@@ -116,11 +116,19 @@ class Model(ABC):
         """Copy a tensor with a row for each class into that of a model with more classes."""
         wide[: len(narrow)] = narrow
 
+    @property
+    def student_arch(self) -> str | None:
+        """The architecture that a student can have, too; None: there is none."""
+        return self.arch
+
     def require_arch(self) -> str:
         """Give the architecture's name; refuse a model without one, since no student can be built like it."""
-        if self.arch is None:
-            raise DmcError(f"{self.name} has no architecture name; say which one the student has (arch)")
-        return self.arch
+        if self.student_arch is None:
+            lacking = (
+                "has no architecture name" if self.arch is None else f"is a {self.arch}, which cannot be a student"
+            )
+            raise DmcError(f"{self.name} {lacking}; say which one the student has (arch)")
+        return self.student_arch
 
     @abstractmethod
     def _check_head(self) -> None:

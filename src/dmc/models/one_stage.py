@@ -1,7 +1,8 @@
-"""One-stage detectors behind one small interface: class logits and a box for each anchor (or point) of an image.
+"""Detectors behind one small interface: class logits and a box for each anchor (or point, or proposal) of an image.
 
-The networks and their training losses are torchvision's. A family of detectors is one file: the network behind this
-interface, and a `DetectorFamily` that makes it. This file does without torchvision, which takes long to load.
+A one-stage detector is one that can be a student; other networks only teach (`dmc.models.free_boxes`). The networks and
+their training losses are torchvision's. A family of detectors is one file: the network behind this interface, and a
+`DetectorFamily` that makes it. This file does without torchvision, which takes long to load.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
+import torch
 from torch import Tensor, nn
 
+from dmc.data.fitting import Fit
 from dmc.device import index
 
 Targets = Sequence[Mapping[str, Tensor]]  # for each image: boxes (M x 4, corners, pixels) and labels (M)
@@ -33,7 +36,26 @@ class ImageList(NamedTuple):
     image_sizes: list[tuple[int, int]]
 
 
-class OneStage(nn.Module, ABC):
+class DetectorNetwork(nn.Module, ABC):
+    """The interface of any detector."""
+
+    background = 0  # outputs for the background at each anchor; they come before those of the classes
+    fit: Fit = "frame"  # how it is shown images
+
+    def kept(self, answers: Answers, columns: Sequence[int]) -> Answers:
+        """Leave out the logits of all other classes, as if the detector had never known them."""
+        return answers._replace(logits_NAK=answers.logits_NAK[..., index(tuple(columns), answers.logits_NAK.device)])
+
+    @abstractmethod
+    def scores(self, logits_NAK: Tensor, boxes_NAB: Tensor) -> Tensor:
+        """Give the probability of each class at each anchor, which finds are ranked by."""
+
+    @abstractmethod
+    def decoded(self, boxes_MB: Tensor, anchors_M4: Tensor) -> Tensor:
+        """Turn box offsets and their anchors into corners in pixels."""
+
+
+class OneStage(DetectorNetwork):
     """The interface of a one-stage detector, mixed into torchvision's networks; their state dicts stay as they are."""
 
     backbone: nn.Module
@@ -41,13 +63,8 @@ class OneStage(nn.Module, ABC):
     anchor_generator: Any
     box_coder: Any
     compute_loss: Callable[..., dict[str, Tensor]]
-    background = 0  # outputs for the background at each anchor; they come before those of the classes
-    stretches = False  # does it take a square image, stretched if need be?
+    foreground, nothing_below = 0.65, 0.2  # as the scores of a trained RetinaNet fall beside an object
     frozen_norm = False  # do the backbone's batch norms stay as they came with the weights?
-
-    def kept(self, answers: Answers, columns: Sequence[int]) -> Answers:
-        """Leave out the logits of all other classes, as if the detector had never known them."""
-        return answers._replace(logits_NAK=answers.logits_NAK[..., index(tuple(columns), answers.logits_NAK.device)])
 
     def train(self, mode: bool = True) -> Self:
         """Set the mode. A frozen norm stays in evaluation: one fused step, where torchvision's and timm's take two."""
@@ -65,12 +82,19 @@ class OneStage(nn.Module, ABC):
         """Give the family's own training losses by name; their sum is minimised."""
 
     @abstractmethod
-    def scores(self, logits_NAK: Tensor, boxes_NAB: Tensor) -> Tensor:
-        """Give the probability of each class at each anchor, which finds are ranked by."""
+    def encoded(self, boxes_M4: Tensor, anchors_M4: Tensor) -> Tensor:
+        """Turn corners in pixels into box offsets from their anchors: the reverse of `decoded`."""
 
-    @abstractmethod
-    def decoded(self, boxes_MB: Tensor, anchors_M4: Tensor) -> Tensor:
-        """Turn box offsets and their anchors into corners in pixels."""
+    def nearness(self, boxes_M4: Tensor, anchors_A4: Tensor) -> Tensor:
+        """Tell, from 0 to 1, how much each anchor is the one that should find each box, as in the family's training.
+
+        From `foreground` on, an anchor says all that is known of the box; below `nothing_below`, nothing.
+        """
+        return overlaps(boxes_M4, anchors_A4)
+
+    def logits_for(self, odds_MK: Tensor) -> Tensor:
+        """Give the logits with which the network has these scores, given as log-odds."""
+        return odds_MK
 
     def forward(self, images_N3HW: Tensor) -> Answers:
         features = list(self.backbone(images_N3HW).values())
@@ -82,6 +106,24 @@ class OneStage(nn.Module, ABC):
         per_place = self.anchor_generator.num_anchors_per_location()
         levels = [count * each for count, each in zip(places, per_place, strict=True)]
         return Answers(logits_NAK, boxes_NAB, anchors_A4, levels)
+
+
+def overlaps(boxes_XM4: Tensor, others_XA4: Tensor) -> Tensor:
+    """Give the intersection over union of each box with each of the others; it is 0 for a box without an area."""
+    left_XM1, top_XM1, right_XM1, bottom_XM1 = boxes_XM4[..., None].unbind(dim=-2)
+    sides_X1A = others_XA4.mT.contiguous()[..., None, :]  # neighbours in memory are neighbours below: far faster
+    left_X1A, top_X1A, right_X1A, bottom_X1A = sides_X1A.unbind(dim=-3)
+    wide_XMA = torch.minimum(right_XM1, right_X1A).sub_(torch.maximum(left_XM1, left_X1A)).clamp_min_(0)
+    tall_XMA = torch.minimum(bottom_XM1, bottom_X1A).sub_(torch.maximum(top_XM1, top_X1A)).clamp_min_(0)
+    common_XMA = wide_XMA.mul_(tall_XMA)
+    area_XM1 = (right_XM1 - left_XM1).clamp_min(0) * (bottom_XM1 - top_XM1).clamp_min(0) + 1e-6
+    area_X1A = (right_X1A - left_X1A).clamp_min(0) * (bottom_X1A - top_X1A).clamp_min(0)
+    return common_XMA.div_(torch.add(area_XM1, area_X1A, out=tall_XMA).sub_(common_XMA))
+
+
+def gathered(values_NAX: Tensor, places_NS: Tensor) -> Tensor:
+    """Take the rows of some anchors."""
+    return values_NAX.gather(1, places_NS[..., None].expand(-1, -1, values_NAX.shape[2]))
 
 
 def freeze_norms(body: nn.Module) -> None:

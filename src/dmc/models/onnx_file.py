@@ -1,7 +1,4 @@
-"""Read an ONNX file: bounded, without opening files that are not beside it, and what it says of itself.
-
-A classifier is all that is looked for: one batch of images in, one row of numbers for each image out.
-"""
+"""Read an ONNX file: bounded, without opening files that are not beside it, and what it says of itself."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +63,16 @@ class OnnxFile:
         self.texts = {entry.key: entry.value for entry in self.model.metadata_props}
         self.described = self._described()
         self.input = self._image_input()
-        self.logits, self.activation = self._logits()
+
+    @property
+    def is_detector(self) -> bool:
+        """Whether it gives boxes: it says so, or gives more than a row for each image."""
+        if self.described:
+            return self.described.answers == "boxes"
+        shapes = [_shape(value) for value in self.model.graph.output]
+        axes_of_boxes = {len(shape) for shape in shapes if shape[-1:] == [4]}
+        several = 3 in axes_of_boxes or (2 in axes_of_boxes and any(len(shape) == 1 for shape in shapes))
+        return self.texts.get("task") == "detect" or several or (len(shapes) == 1 and len(shapes[0]) == 3)
 
     @property
     def parameter_count(self) -> int:
@@ -97,22 +104,21 @@ class OnnxFile:
         """Read what `dmc export` has written; None if it did not write the file."""
         if METADATA not in self.texts:
             return None
-        found = parsed(self.texts[METADATA], Described, f"{self.path} is damaged: its {METADATA}")
-        if found.answers == "boxes":
-            raise DmcError(f"{self.path} is a detector; only classifiers are run from ONNX files: name its folder")
-        return found
+        return parsed(self.texts[METADATA], Described, f"{self.path} is damaged: its {METADATA}")
 
-    def preprocessing(self, told: Container[str]) -> Preprocessing:
-        """Give the preprocessing; of what neither the file nor the user has `told`, ImageNet's, with a warning."""
+    def preprocessing(
+        self, told: Container[str], assumed: Preprocessing = IMAGENET, whose: str = "ImageNet's"
+    ) -> Preprocessing:
+        """Give the preprocessing; of what neither the file nor the user has `told`, what is assumed, with a warning."""
         known, channels, pixels = self.described, self.input.channels, self.input.dtype == np.uint8
-        usual = known.preprocessing if known else IMAGENET
+        usual = known.preprocessing if known else assumed
         size = self.input.size or (usual.size if known else _as_size(self.texts.get("imgsz", "")))
         mean, std = PIXELS if pixels else (usual.mean, usual.std)
         unknown = [] if known or pixels else ["mean", "std"]
         unknown = [name for name in [*unknown, *([] if size else ["size"])] if name not in told]
         if unknown:
             what = ", ".join(unknown)
-            log.warning(f"{self.path} does not tell its {what}: ImageNet's are assumed; give {what} if it saw others")
+            log.warning(f"{self.path} does not tell its {what}: {whose} are assumed; give {what} if it saw others")
         return replace(usual, size=size or usual.size, mean=mean[:channels], std=std[:channels])
 
     def require_fitting(self, shown: Preprocessing) -> None:
@@ -132,7 +138,7 @@ class OnnxFile:
         weights = {tensor.name for tensor in self.model.graph.initializer}
         inputs = [value for value in self.model.graph.input if value.name not in weights]
         if len(inputs) != 1:
-            raise DmcError(f"{self.path} has {_listed(inputs, 'input')}; a classifier has one, a batch of images")
+            raise DmcError(f"{self.path} has {_listed(inputs, 'input')}; it should have one, a batch of images")
         shape = _shape(inputs[0])
         said = f"{self.path}: its input {inputs[0].name!r} is {'x'.join(str(n or 'any') for n in shape) or 'a number'}"
         if len(shape) != 4:
@@ -152,6 +158,17 @@ class OnnxFile:
         dtype = helper.tensor_dtype_to_np_dtype(kind)
         return ImageInput(inputs[0].name, dtype, shape[0], channels or 3, size, channels_last)
 
+    @property
+    def logits(self) -> str:
+        """The name of a classifier's tensor with the logits."""
+        return self._logits[0]
+
+    @property
+    def activation(self) -> Output | None:
+        """What follows a classifier's logits."""
+        return self._logits[1]
+
+    @cached_property
     def _logits(self) -> tuple[str, Output | None]:
         """Find the tensor with the logits: before a softmax or sigmoid at the end, which is given, too."""
         name = self._answer().name
@@ -164,6 +181,16 @@ class OnnxFile:
         if node is None or node.op_type not in ACTIVATIONS or not node.input:
             return name, None
         return node.input[0], ACTIVATIONS[node.op_type]
+
+    @property
+    def provenance(self) -> dict[str, Any]:
+        """Where the model comes from."""
+        return (self.described.provenance if self.described else {}) | {"weights": str(self.path)}
+
+    @property
+    def content(self) -> bytes:
+        """The network in ONNX's format, with all of its outputs."""
+        return bytes(self.model.SerializeToString())
 
     def giving_logits(self) -> bytes:
         """Give the network in ONNX's format, with the logits as its only output."""

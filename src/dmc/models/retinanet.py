@@ -25,6 +25,10 @@ class RetinaNetDetector(OneStage, RetinaNet):  # type: ignore[misc]
         corners: Tensor = self.box_coder.decode_single(boxes_MB, anchors_M4)
         return corners
 
+    def encoded(self, boxes_M4: Tensor, anchors_M4: Tensor) -> Tensor:
+        offsets: Tensor = self.box_coder.encode_single(boxes_M4, anchors_M4)
+        return offsets
+
 
 class RetinaNetFamily(PyramidFamily):
     """Detectors whose anchors are `scale` times the stride, with two sizes between that and the next level's."""

@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models import VGG16_Weights, detection, vgg16
 from torchvision.models.detection.ssd import SSD, SSDFeatureExtractorVGG
 from torchvision.ops import box_iou
 
+from dmc.data.fitting import Fit
 from dmc.data.preprocess import Preprocessing
 from dmc.device import index
 from dmc.errors import DmcError
@@ -28,7 +30,7 @@ IMAGES = {  # what torchvision's backbones and COCO weights were trained with
 class SsdDetector(OneStage, SSD):  # type: ignore[misc]
     proposal_matcher: Callable[[Tensor], Tensor]
     background = 1
-    stretches = True
+    fit: Fit = "stretch"
 
     def kept(self, answers: Answers, columns: Sequence[int]) -> Answers:
         """Leave out all other classes: what looks like one of them is background, so its probability goes there."""
@@ -61,6 +63,14 @@ class SsdDetector(OneStage, SSD):  # type: ignore[misc]
     def decoded(self, boxes_MB: Tensor, anchors_M4: Tensor) -> Tensor:
         corners: Tensor = self.box_coder.decode_single(boxes_MB, anchors_M4)
         return corners
+
+    def encoded(self, boxes_M4: Tensor, anchors_M4: Tensor) -> Tensor:
+        offsets: Tensor = self.box_coder.encode_single(boxes_M4, anchors_M4)
+        return offsets
+
+    def logits_for(self, odds_MK: Tensor) -> Tensor:
+        """Give the logits relative to the background, which is what is left if no class is there."""
+        return F.logsigmoid(odds_MK) + F.softplus(odds_MK).sum(dim=-1, keepdim=True)
 
 
 def _with_background(logits_NAK: Tensor) -> Tensor:

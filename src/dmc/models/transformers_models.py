@@ -28,6 +28,10 @@ from dmc.models.weights import MODEL_FILES, read_weights, require_outputs, weigh
 NAMELESS = re.compile(r"LABEL_\d+")  # what transformers calls a class that nobody has named
 DEPTHS = re.compile(r"(?:layers|depths?|blocks)$")  # settings that count the parts of a network
 SIGMOID = "multi_label_classification"
+MAPPINGS = {
+    "ForImageClassification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING",
+    "ForObjectDetection": "MODEL_FOR_OBJECT_DETECTION_MAPPING",
+}
 
 
 class TransformersModels(ClassifierSource):
@@ -36,38 +40,75 @@ class TransformersModels(ClassifierSource):
     has_imagenet_weights = False
     library = "transformers"
     usage = "transformers:OWNER/NAME, transformers:FOLDER"
+    head, what = "ForImageClassification", "image classifier"  # how transformers and we call such a network
 
     def canonical(self, arch: str) -> str:
         require_extra("transformers", "transformers")
         return arch
 
     def random(self, arch: str, num_classes: int, channels: int) -> nn.Module:
-        folder = _folder(self.bare(arch))
-        config = _network_config(folder, arch)
+        folder = folder_of(self.bare(arch))
+        config = network_config(folder, arch)
         require_colours(config, arch, channels)
         config.num_labels = num_classes
         with blaming(f"{arch} cannot be built"):
-            module: nn.Module = _network_class(config, arch)(config)
+            module: nn.Module = self.network_class(config, arch)(config)
         return module
 
     def preprocessing(self, arch: str) -> Preprocessing:
         """Find out what the image processor beside the network does."""
-        folder = _folder(self.bare(arch))
-        own = _read(folder, arch).pretrained_cfg
+        folder = folder_of(self.bare(arch))
+        own = read_config(folder, arch).pretrained_cfg
         return preprocessing_in(own) if own else preprocessing_of(folder, arch)
 
     def released(self, arch: str) -> Trained:
         self.canonical(arch)
-        folder = _folder(self.bare(arch))
-        told, config = _read(folder, arch), _network_config(folder, arch)
+        folder = folder_of(self.bare(arch))
+        told, config = read_config(folder, arch), network_config(folder, arch)
         preprocessing = self.preprocessing(arch)
         require_colours(config, arch, preprocessing.channels)
-        module = _trained(config, folder, arch)
+        module = self.trained(config, folder, arch)
         own = told.own
         names = () if all(map(NAMELESS.fullmatch, told.label_names)) else told.label_names
         output = own.output or ("sigmoid" if told.problem_type == SIGMOID else None)
         origin = own.provenance or {"weights": arch}
         return Trained(module, arch, preprocessing, names, config.num_labels, origin, own.columns, output)
+
+    def behaving(self, kind: type[nn.Module]) -> type[nn.Module]:
+        """Let a network of transformers' answer as dmc's do."""
+        return type(kind.__name__, (LogitsOnly, kind), {})
+
+    def network_class(self, config: Any, name: str) -> type[nn.Module]:
+        """Find the class of the network."""
+        import transformers
+
+        known = getattr(transformers, MAPPINGS[self.head])
+        if type(config) not in known:
+            raise DmcError(f"{name} is a {config.model_type!r}, which transformers has no {self.what} for")
+        found = known[type(config)]
+        kinds = {kind.__name__: kind for kind in (found if isinstance(found, tuple) else (found,))}
+        saved_as = (config.architectures or [""])[0]
+        if saved_as and not saved_as.endswith(self.head) and saved_as not in kinds:
+            raise DmcError(f"{name} was saved as {saved_as}, which is no {self.what}")
+        return self.behaving(kinds.get(saved_as, next(iter(kinds.values()))))
+
+    def trained(self, config: Any, folder: Path, name: str) -> nn.Module:
+        """Build the network with its weights, by the names that transformers has for them in all its versions."""
+        path = weights_in(folder, name)
+        tensors = read_weights(path)
+        require_outputs(tensors, config.num_labels, path)
+        kind = self.network_class(config, name)
+        require_room(kind, config, tensors, name)
+        with blaming(f"{name} cannot be built"):
+            module, found = kind.from_pretrained(  # type: ignore[attr-defined]
+                None, config=config, state_dict=tensors, output_loading_info=True, dtype=torch.float32
+            )
+        lacking = sorted(found["missing_keys"])
+        if lacking:  # transformers would leave them random
+            what = f"{lacking[0]!r} is missing; was it saved without its classifier?"
+            raise DmcError(f"{path} does not fit {name}: {what}")
+        network: nn.Module = module
+        return network
 
     def keep(self, arch: str, folder: Path) -> str:
         """Name the architecture after the model that it comes from; how it is built is a part of config.json."""
@@ -99,7 +140,7 @@ class LogitsOnly:
 
 
 @cache
-def _folder(place: str) -> Path:
+def folder_of(place: str) -> Path:
     """Find a model's files: in a folder, or on the hub."""
     if Path(place).is_dir():
         return Path(place)
@@ -108,15 +149,15 @@ def _folder(place: str) -> Path:
     return download(place, MODEL_FILES)
 
 
-def _read(folder: Path, name: str) -> TransformersConfig:
+def read_config(folder: Path, name: str) -> TransformersConfig:
     return read_json(folder / "config.json", TransformersConfig, f"{name} is no model of transformers': config.json")
 
 
-def _network_config(folder: Path, name: str) -> Any:
+def network_config(folder: Path, name: str) -> Any:
     """Read the network's configuration, by the class that transformers has for it."""
     from transformers import CONFIG_MAPPING
 
-    kind, told = _read(folder, name).model_type, read_json(folder / "config.json", AnyObject).content
+    kind, told = read_config(folder, name).model_type, read_json(folder / "config.json", AnyObject).content
     if kind not in CONFIG_MAPPING or kind == "timm_wrapper":  # which would fetch what its configuration names
         raise DmcError(
             f"{name} is a {kind!r}, which this version of transformers has no network for; no code is fetched"
@@ -125,39 +166,6 @@ def _network_config(folder: Path, name: str) -> Any:
         return CONFIG_MAPPING[kind].from_dict(
             {key: value for key, value in told.items() if key not in (*WRITTEN, "dmc")}
         )
-
-
-def _network_class(config: Any, name: str) -> type[nn.Module]:
-    """Find the class of the network, and let it answer with logits alone."""
-    from transformers import MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING as CLASSIFIERS
-
-    if type(config) not in CLASSIFIERS:
-        raise DmcError(f"{name} is a {config.model_type!r}, which transformers has no image classifier for")
-    found = CLASSIFIERS[type(config)]
-    kinds = {kind.__name__: kind for kind in (found if isinstance(found, tuple) else (found,))}
-    saved_as = (config.architectures or [""])[0]
-    if saved_as and not saved_as.endswith("ForImageClassification") and saved_as not in kinds:
-        raise DmcError(f"{name} was saved as {saved_as}, which is no image classifier")
-    kind = kinds.get(saved_as, next(iter(kinds.values())))
-    return type(kind.__name__, (LogitsOnly, kind), {})
-
-
-def _trained(config: Any, folder: Path, name: str) -> nn.Module:
-    """Build the network with its weights, by the names that transformers has for them in all its versions."""
-    path = weights_in(folder, name)
-    tensors = read_weights(path)
-    require_outputs(tensors, config.num_labels, path)
-    kind = _network_class(config, name)
-    require_room(kind, config, tensors, name)
-    with blaming(f"{name} cannot be built"):
-        module, found = kind.from_pretrained(  # type: ignore[attr-defined]
-            None, config=config, state_dict=tensors, output_loading_info=True, dtype=torch.float32
-        )
-    lacking = sorted(found["missing_keys"])
-    if lacking:  # transformers would leave them random
-        raise DmcError(f"{path} does not fit {name}: {lacking[0]!r} is missing; was it saved without its classifier?")
-    network: nn.Module = module
-    return network
 
 
 def require_room(kind: type[nn.Module], config: Any, tensors: dict[str, Tensor], name: str) -> None:

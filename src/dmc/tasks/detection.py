@@ -23,7 +23,8 @@ from dmc.data.decode import DecodeError, result_or_error
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record, Source
 from dmc.device import pick_device
-from dmc.distill.detector_teachers import DetectorTeachers
+from dmc.distill.box_teachers import BoxTeachers
+from dmc.distill.detector_teachers import DetectorTeachers, same_anchors
 from dmc.errors import DmcError
 from dmc.evaluation import detection as evaluation
 from dmc.evaluation.detection import DetectedObject
@@ -124,7 +125,7 @@ class Detection(VisionTask[Detector]):
         return detector_export.exportable(model, pixels)
 
     def side_by_side(self, models: Sequence[Detector]) -> DetectorTeachers:
-        return DetectorTeachers(models)
+        return DetectorTeachers(models) if same_anchors(models) else BoxTeachers(models)
 
     def measure(
         self, model: Detector | DetectorTeachers, test: Source, so_far: Sequence[str], asked: Sequence[str]
@@ -167,9 +168,10 @@ class Detection(VisionTask[Detector]):
     def teachers_as_text(self, seen: Mapping[str, Any]) -> list[str]:
         spreads = ", ".join(f"{spread:g}" for spread in seen["logit_spreads"])
         objects = " / ".join(f"{count:,}" for count in seen["objects"])
+        shares = " / ".join(f"{count / seen['images']:.0%}" for count in seen["images_with_objects"])
         where = f"side by side, in {seen['images']} auxiliary images"
         unseen = [i for i, count in enumerate(seen["objects"], start=1) if not count]
-        return [f"{where}: they find {objects} objects; spread of logits {spreads}"] + [
+        return [f"{where}: they find {objects} objects, in {shares} of the images; spread of logits {spreads}"] + [
             f"  teacher {i} is sure of nothing there: such images teach little about its classes" for i in unseen
         ]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
 from math import isnan
 from typing import Any
 
@@ -17,12 +18,17 @@ from dmc.consolidation import Consolidation, Images
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch, ShorterSide
 from dmc.data.loader import ImageLoader
+from dmc.device import pick_device
 from dmc.distill.balance import HALF
-from dmc.distill.detector_agreement import SURE, DetectorAgreement
-from dmc.distill.detector_teachers import DetectorTeachers, gathered, require_same_anchors
+from dmc.distill.box_teachers import BoxTeachers
+from dmc.distill.detector_agreement import BATCH, SAMPLE, SURE, DetectorAgreement
+from dmc.distill.detector_teachers import DetectorTeachers, same_anchors, unlike
 from dmc.distill.losses import loss_named
+from dmc.distill.survey import survey
 from dmc.errors import DmcError
-from dmc.models.detector import Detector
+from dmc.models.detector import MIN_SCORE, Detector
+from dmc.models.one_stage import gathered
+from dmc.seeds import seed_for
 from dmc.training.findings import Findings, Measure
 from dmc.training.objective import Objective
 
@@ -45,7 +51,8 @@ class DetectionDistillation(Objective):
         boxes_MB = gathered(answers.boxes_NAB, target.places_NS).flatten(0, 1)
         classes = self.distance(logits_MT, target.logits_NST.flatten(0, 1))
         wanted_MB = target.boxes_NSB.flatten(0, 1)
-        boxes = F.smooth_l1_loss(boxes_MB, wanted_MB, reduction="none").sum(dim=1).mean()  # Eq. 6
+        off_M = F.smooth_l1_loss(boxes_MB, wanted_MB, reduction="none").sum(dim=1)  # Eq. 6
+        boxes = (off_M if target.box_weights_NS is None else off_M * target.box_weights_NS.flatten()).mean()
         return {"loss": classes + self.box_weight * boxes, "classes": classes, "boxes": boxes}
 
     def require_sound(self) -> None:
@@ -76,13 +83,25 @@ class DetectorConsolidation(Consolidation[Detector]):
         }
         super().__init__(aux, config.changed(chosen), schedule)
         self.student = self._new_student(teachers)
+        self._choose_matching(teachers)
         if config.cache is not None and not self.held and not self.transform.square:
             raise DmcError(
                 f"{self.aux.name} does not fit in memory, and streamed images of different shapes are padded anew in "
                 "every pass, so no answer holds twice: allow more memory, or go without a cache"
             )
-        answers = [(d, d.answers(self.transform.blank())) for d in (*teachers, self.student)]
-        require_same_anchors(answers)
+
+    def _choose_matching(self, teachers: Sequence[Detector]) -> None:
+        """Let anchors be taught one by one where all models have the same, and boxes otherwise."""
+        matching = self.config.matching
+        if matching == "auto":
+            matching = "anchors" if same_anchors([*teachers, self.student]) else "boxes"
+        self.config = self.config.changed({"matching": matching})
+        if matching == "boxes":
+            self.teachers = BoxTeachers(teachers, self.student, self.config.centring, self.config.anchors)
+            return
+        for other in (*teachers[1:], self.student):
+            if not same_anchors([teachers[0], other]):
+                raise unlike(teachers[0], other)
         for teacher in teachers:
             if teacher.preprocessing.size != self.transform.size:
                 log.warning(
@@ -143,15 +162,33 @@ class DetectorConsolidation(Consolidation[Detector]):
             if not objects
         ]
 
+    def prepare(self, loader: ImageLoader) -> None:
+        """Look at what teachers of any kind find in some images, before they teach it."""
+        if isinstance(self.teachers, BoxTeachers):
+            sample = islice(loader.batches(seed_for(0, "sample"), BATCH), min(SAMPLE // BATCH, loader.steps(BATCH)))
+            self._survey(self.teachers, (batch.to(pick_device()) for batch in sample))
+
+    def _survey(self, teachers: BoxTeachers, batches: Iterable[Batch]) -> None:
+        for teacher, seen in zip(teachers.specialists, survey(teachers, batches), strict=True):
+            if not seen.with_finds:
+                log.warning(
+                    f"{teacher.name} finds nothing in {seen.images} auxiliary images (no score above {MIN_SCORE:.0%}): "
+                    "it teaches only that its classes are not there; does it see what it was made for?"
+                )
+
     def measure_teachers(self, batches: Iterable[Batch]) -> dict[str, Any]:
         images, objects = 0, [0] * len(self.teachers.specialists)
+        shown = [0] * len(objects)  # images with objects
         logits = []
         for batch in map(DetectionBatch.of, batches):
+            if isinstance(self.teachers, BoxTeachers) and not images:
+                self._survey(self.teachers, [batch])
             images += len(batch)
-            logits.append(self.teachers.select(batch.images_N3HW, self.config.anchors).logits_NST.flatten(0, 1))
-            for i, teacher in enumerate(self.teachers.inference_models):
-                finds = teacher.detections(batch.images_N3HW, batch.sizes)
-                objects[i] += sum(int((found.scores_M > SURE).sum()) for found in finds)
+            selected = self.teachers.select(batch.images_N3HW, self.config.anchors, batch.sizes)
+            logits.append(selected.logits_NST.flatten(0, 1))
+            for i, finds in enumerate(self.teachers.finds(batch.images_N3HW, batch.sizes)):
+                counts = [int((found.scores_M > SURE).sum()) for found in finds]
+                objects[i], shown[i] = objects[i] + sum(counts), shown[i] + sum(map(bool, counts))
         target_MT, columns = torch.cat(logits), self.teachers.union.columns
         spreads = [round(float(target_MT[:, list(own)].std()), 2) for own in columns]
-        return {"images": images, "logit_spreads": spreads, "objects": objects}
+        return {"images": images, "logit_spreads": spreads, "objects": objects, "images_with_objects": shown}

@@ -49,7 +49,7 @@ class DetectorGraph(nn.Module):
 
 def exportable(model: Detector, pixels: bool) -> Exportable:
     """Make a detector ready to be traced."""
-    shown, stretches = model.preprocessing, model.network.stretches
+    shown, stretches = model.preprocessing, model.one_stage.fit == "stretch"
     height = shown.size if stretches else max(LEAST_FRAME, -(-shown.size // MULTIPLE) * MULTIPLE)
     blank_13HW = torch.zeros((1, 3, height, height if stretches else height + MULTIPLE), dtype=torch.uint8)
 

@@ -38,4 +38,4 @@ class DetectionLoss(Objective):
         targets = [
             {"boxes": t["boxes"], "labels": column_of_label[t["labels"]]} for t in DetectionBatch.of(batch).targets
         ]
-        return self.detector.network.objective(answers, targets)
+        return self.detector.one_stage.objective(answers, targets)

@@ -1,0 +1,233 @@
+"""The ways in which ONNX detectors lay out what they find, and how to tell which one a file has.
+
+yolo                 one output, N x (4 + classes) x boxes or the other way round: center and size, scores
+yolo5                one output, N x boxes x (5 + classes): center and size, objectness, scores
+end2end              one output, N x boxes x 6: corners, score, label
+boxes-scores         N x boxes x 4: corners; N x boxes x classes, maybe with a background before them: scores
+boxes-scores-labels  three outputs, maybe for one image without an axis for it: corners, score, label
+detr                 N x queries x 4: center and size; N x queries x (classes, maybe with none after them): logits
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from dmc.data.fitting import Fit
+from dmc.errors import DmcError
+
+Floats = npt.NDArray[np.float32]
+SHARES = 2.0  # boxes whose sides are all less than this are given as shares of the image, not in pixels
+
+
+class Output(NamedTuple):
+    """One of a network's outputs."""
+
+    name: str
+    values: npt.NDArray[np.generic]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def floats(self) -> Floats:
+        return self.values.astype(np.float32)
+
+
+class Finds(NamedTuple):
+    """Boxes of a batch, and the score of every class for each."""
+
+    boxes_NM4: Floats  # corners
+    scores_NMK: Floats
+
+
+class Layout(ABC):
+    """One way to lay out finds."""
+
+    fit: ClassVar[Fit] = "letterbox"  # how such detectors are mostly shown images
+    free_fit: ClassVar[Fit] = "letterbox"  # the same, for those that take images of any size
+
+    @abstractmethod
+    def classes_in(self, outputs: Sequence[Output]) -> set[int]:
+        """Tell how many classes there may be if the outputs have this layout; none: they have another."""
+
+    @abstractmethod
+    def finds(self, outputs: Sequence[Output], classes: int) -> Finds:
+        """Read the outputs."""
+
+
+class Yolo(Layout):
+    before = 4  # numbers before the scores of classes
+
+    def classes_in(self, outputs: Sequence[Output]) -> set[int]:
+        if len(outputs) != 1 or len(outputs[0].shape) != 3:
+            return set()
+        return {axis - self.before for axis in outputs[0].shape[1:] if axis > self.before}
+
+    def finds(self, outputs: Sequence[Output], classes: int) -> Finds:
+        values_NMX = outputs[0].floats
+        if values_NMX.shape[2] != self.before + classes:
+            values_NMX = values_NMX.transpose(0, 2, 1)
+        return Finds(corners(values_NMX[..., :4]), self.scores(values_NMX))
+
+    def scores(self, values_NMX: Floats) -> Floats:
+        return values_NMX[..., 4:]
+
+
+class YoloWithObjectness(Yolo):
+    before = 5
+
+    def scores(self, values_NMX: Floats) -> Floats:
+        scores_NMK: Floats = values_NMX[..., 5:] * values_NMX[..., 4:5]
+        return scores_NMK
+
+
+class EndToEnd(Layout):
+    def classes_in(self, outputs: Sequence[Output]) -> set[int]:
+        if len(outputs) != 1 or len(outputs[0].shape) != 3 or outputs[0].shape[2] != 6:
+            return set()
+        labels_NM = outputs[0].floats[..., 5]
+        return ANY if whole(labels_NM) else set()
+
+    def finds(self, outputs: Sequence[Output], classes: int) -> Finds:
+        values_NM6 = outputs[0].floats
+        return Finds(values_NM6[..., :4], spread(values_NM6[..., 4], values_NM6[..., 5], classes))
+
+
+class BoxesScores(Layout):
+    fit = free_fit = "stretch"
+
+    def classes_in(self, outputs: Sequence[Output]) -> set[int]:
+        pair = boxes_and_table(outputs)
+        if pair is None or outside(pair[1].floats):
+            return set()
+        return {pair[1].shape[2], pair[1].shape[2] - 1}
+
+    def finds(self, outputs: Sequence[Output], classes: int) -> Finds:
+        pair = boxes_and_table(outputs)
+        assert pair is not None
+        return Finds(pair[0].floats, pair[1].floats[..., -classes:])
+
+
+class Detr(Layout):
+    fit = free_fit = "stretch"
+
+    def classes_in(self, outputs: Sequence[Output]) -> set[int]:
+        pair = boxes_and_table(outputs)
+        if pair is None or not outside(pair[1].floats):
+            return set()
+        return {pair[1].shape[2], pair[1].shape[2] - 1}
+
+    def finds(self, outputs: Sequence[Output], classes: int) -> Finds:
+        pair = boxes_and_table(outputs)
+        assert pair is not None
+        logits_NMJ = pair[1].floats
+        if logits_NMJ.shape[2] == classes:
+            scores_NMK = 1 / (1 + np.exp(-logits_NMJ.clip(-50, 50)))
+        else:
+            exp_NMJ = np.exp(logits_NMJ - logits_NMJ.max(axis=2, keepdims=True))
+            scores_NMK = (exp_NMJ / exp_NMJ.sum(axis=2, keepdims=True))[..., :classes]
+        return Finds(corners(pair[0].floats), scores_NMK.astype(np.float32))
+
+
+class BoxesScoresLabels(Layout):
+    free_fit = "frame"
+
+    def classes_in(self, outputs: Sequence[Output]) -> set[int]:
+        return ANY if self._parts(outputs) else set()
+
+    def finds(self, outputs: Sequence[Output], classes: int) -> Finds:
+        parts = self._parts(outputs)
+        assert parts is not None
+        boxes, scores, labels = (part.floats for part in parts)
+        if boxes.ndim == 2:  # of the only image
+            boxes, scores, labels = boxes[None], scores[None], labels[None]
+        return Finds(boxes, spread(scores, labels, classes))
+
+    def _parts(self, outputs: Sequence[Output]) -> tuple[Output, Output, Output] | None:
+        """Tell the three outputs apart by their shapes, types and names; a count of finds is not needed."""
+        boxes = [one for one in outputs if one.shape[-1:] == (4,) and len(one.shape) in (2, 3)]
+        rest = [one for one in outputs for box in boxes[:1] if one.shape == box.shape[:-1]]
+        if len(boxes) != 1 or len(rest) != 2:
+            return None
+        rest.sort(key=lambda one: any(word in one.name.lower() for word in ("label", "class", "cls")))
+        rest.sort(key=lambda one: np.issubdtype(one.values.dtype, np.integer))
+        return boxes[0], rest[0], rest[1]
+
+
+ANY = set(range(1, 100_001))  # what the labels themselves do not tell
+LAYOUTS: Mapping[str, Layout] = {
+    "yolo": Yolo(),
+    "yolo5": YoloWithObjectness(),
+    "end2end": EndToEnd(),
+    "boxes-scores": BoxesScores(),
+    "boxes-scores-labels": BoxesScoresLabels(),
+    "detr": Detr(),
+}
+
+
+def layout_of(outputs: Sequence[Output], classes: int, asked: str | None, name: str) -> Layout:
+    """Find the layout of a network's outputs; refuse if there is none, or several and the user has not said which."""
+    given = ", ".join(f"{one.name} {'x'.join(map(str, one.shape))}" for one in outputs[:5])
+    if asked is not None and asked not in LAYOUTS:
+        raise DmcError(f"{name}: there is no layout {asked!r}; known are {', '.join(LAYOUTS)}")
+    counts = {key: layout.classes_in(outputs) for key, layout in LAYOUTS.items() if asked in (None, key)}
+    fitting = [key for key, found in counts.items() if classes in found]
+    if "end2end" in fitting:  # six columns, of which the last has labels only, are no scores
+        fitting = ["end2end"]
+    if len(fitting) == 1:
+        return LAYOUTS[fitting[0]]
+    if fitting:
+        raise DmcError(f"{name} gives {given}, which may be {' or '.join(fitting)}: say which (layout)")
+    few = {key: sorted(n for n in found if n > 0) for key, found in counts.items() if found and found is not ANY}
+    hints = [f"{min(found)} as {key}" for key, found in few.items() if found]
+    hint = f"; it would have {', '.join(hints)}" if hints else f"; known layouts are {', '.join(LAYOUTS)}"
+    raise DmcError(f"{name} gives {given}, which fits no layout with {classes} classes{hint}")
+
+
+def boxes_and_table(outputs: Sequence[Output]) -> tuple[Output, Output] | None:
+    """Find N x M x 4 boxes, and a table with a row for each; None if there are no such two."""
+    if len(outputs) != 2 or any(len(one.shape) != 3 for one in outputs):
+        return None
+    if outputs[0].shape[:2] != outputs[1].shape[:2]:
+        return None
+    named = sorted(outputs, key=lambda one: (one.shape[2] != 4, "box" not in one.name.lower()))
+    return (named[0], named[1]) if named[0].shape[2] == 4 else None
+
+
+def corners(centered_NM4: Floats) -> Floats:
+    """Turn centers and sizes into corners."""
+    middle, size = centered_NM4[..., :2], centered_NM4[..., 2:]
+    return np.concatenate([middle - size / 2, middle + size / 2], axis=-1)
+
+
+def spread(scores_NM: Floats, labels_NM: Floats, classes: int) -> Floats:
+    """Give each class its score: that of the find if it is the find's label, else 0."""
+    if not whole(labels_NM) or (labels_NM >= classes).any() or (labels_NM < -1).any():
+        low, high = labels_NM.min(), labels_NM.max()
+        raise ValueError(
+            f"it gives labels from {low:g} to {high:g}, and has {classes} class names, for 0 to {classes - 1}; "
+            "if its labels begin at 1, name the background as the first class"
+        )
+    scores_NMK: Floats = (labels_NM[..., None] == np.arange(classes)) * scores_NM[..., None]
+    return scores_NMK
+
+
+def whole(values: Floats) -> bool:
+    """Tell labels: they are whole numbers."""
+    return bool((values == values.round()).all())
+
+
+def outside(scores: Floats) -> bool:
+    """Tell what cannot be probabilities."""
+    return bool(((scores < -1e-3) | (scores > 1 + 1e-3)).any())
+
+
+def in_shares(boxes_NM4: Floats) -> bool:
+    """Tell boxes that are given as shares of the image; without any box, they are taken for pixels."""
+    return boxes_NM4.size > 0 and 0 < float(np.abs(boxes_NM4).max()) < SHARES

@@ -1,0 +1,130 @@
+"""Detectors in ONNX files of every layout: the boxes are known by construction."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import dmc
+from dmc.errors import DmcError
+from dmc.models.detector import Detector
+from dmc.models.one_stage import OneStage
+from dmc.models.onnx_layouts import spread
+from tests.conftest import load_detector
+from tests.detectors import small
+from tests.onnx_detectors import CLASSES, SIDE, write
+
+LAYOUTS = ("yolo", "yolo across", "yolo5", "end2end", "boxes-scores", "boxes-scores-labels", "detr")
+# The bright part of each of two images of 48 x 64 and 64 x 32 pixels (height x width).
+SIZES, BOXES = [(48, 64), (64, 32)], [[10, 20, 30, 40], [4, 8, 28, 60]]
+
+
+def pictures() -> torch.Tensor:
+    images = torch.zeros((2, 3, 64, 64), dtype=torch.uint8)
+    for image, (left, top, right, bottom) in zip(images, BOXES, strict=True):
+        image[:, top:bottom, left:right] = 255
+    return images
+
+
+def opened(folder: Path, layout: str, settings: str = "", **file: object) -> Detector:
+    path = write(folder, layout, **file)  # type: ignore[arg-type]
+    plain = ",mean=0/0/0,std=1/1/1" if "mean" not in settings else ""
+    return load_detector(f"{path},classes={folder}/names.txt{plain}{settings}")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("fit", ["letterbox", "stretch"])
+def test_every_layout_finds_the_bright_part(layout: str, fit: str, tmp_path: Path) -> None:
+    detector = opened(tmp_path, layout, f",fit={fit}")
+    found = detector.detections(pictures(), SIZES)
+    for one, box in zip(found, BOXES, strict=True):
+        assert one.labels_M[0] == 0
+        assert one.scores_M[0] == pytest.approx(0.9, abs=1e-3)
+        assert np.abs(one.boxes_M4[0] - box).max() <= 1.5  # the image is resized to the file's 64 pixels
+        assert (one.scores_M > 0.05).sum() == (2 if "label" not in layout and layout != "end2end" else 1)  # and a toy
+    assert detector.network.fit == fit
+    assert detector.student_arch is None
+
+
+def test_usual_fits_sizes_and_names(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What ultralytics' exporter writes into a file is taken from there."""
+    said = {"names": "{0: 'thing', 1: 'toy'}", "imgsz": "[64, 64]", "stride": "32", "task": "detect"}
+    path = write(tmp_path, "yolo", said=said)
+    detector = load_detector(path)
+    assert detector.names == CLASSES
+    assert (detector.network.fit, detector.preprocessing.size) == ("letterbox", SIDE)
+    assert (detector.preprocessing.mean, detector.preprocessing.std) == ((0.0,) * 3, (1.0,) * 3)
+    assert not caplog.records  # nothing had to be assumed
+    assert opened(tmp_path, "detr").network.fit == "stretch"
+
+
+def test_a_file_for_one_image_at_a_time(tmp_path: Path) -> None:
+    one, any_number = opened(tmp_path, "yolo", batch=1), opened(tmp_path, "yolo", name="any.onnx")
+    for mine, other in zip(one.detections(pictures(), SIZES), any_number.detections(pictures(), SIZES), strict=True):
+        assert np.array_equal(mine.boxes_M4, other.boxes_M4)
+
+
+def test_a_file_that_finds_nothing_says_nothing(tmp_path: Path) -> None:
+    found = opened(tmp_path, "boxes-scores-labels").detections(
+        torch.zeros((1, 3, 64, 64), dtype=torch.uint8), [(64, 64)]
+    )
+    assert len(found[0].scores_M) == 0
+
+
+@pytest.mark.parametrize(
+    ("layout", "names", "settings", "said"),
+    [
+        (
+            "yolo",
+            "a b c",
+            "",
+            "gives output0 1x6x3, which fits no layout with 3 classes; it would have 2 as yolo, 1 as yolo5",
+        ),
+        ("no layout", "a b c", "", "fits no layout with 3 classes; known layouts are yolo, yolo5"),
+        ("yolo", "a b", ",layout=yolo9", "there is no layout 'yolo9'; known are yolo, yolo5"),
+        (
+            "yolo",
+            "a b",
+            ",layout=yolo5",
+            "gives output0 1x6x3, which fits no layout with 2 classes; it would have 1 as yolo5",
+        ),
+        ("yolo", "a b", ",fit=crop", "there is no fit 'crop'; known are frame, stretch, letterbox"),
+        ("yolo", "a b", ",fit=frame", "takes squares of 64 pixels: its fit is stretch or letterbox"),
+        ("yolo", "a b", ",size=32", "takes images of 64 pixels a side, not 32"),
+        ("wild scores", "a b", "", "gives scores from -1.39 to 2.2, not 0 to 1: is its layout another?"),
+        ("yolo", "", "", "does not tell its classes"),
+    ],
+)
+def test_wrong_guesses_are_refused_in_one_line(
+    layout: str, names: str, settings: str, said: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, layout)
+    (tmp_path / "some.txt").write_text("\n".join(names.split()) + "\n")
+    classes = f",classes={tmp_path}/some.txt" if names else ",mean=0/0/0,std=1/1/1"
+    with pytest.raises(DmcError) as error:
+        dmc.load(f"{path}{classes}{settings}")
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_labels_that_have_no_name_are_refused() -> None:
+    with pytest.raises(ValueError, match="labels from 1 to 2, and has 2 class names, for 0 to 1; if its"):
+        spread(np.ones((1, 2), np.float32), np.array([[1.0, 2.0]], np.float32), 2)
+
+
+def test_settings_of_onnx_detectors_are_theirs_alone(tmp_path: Path) -> None:
+    small("ab").save(tmp_path / "saved")
+    with pytest.raises(DmcError, match="'layout' is not a setting of models that are no ONNX files"):
+        dmc.load(f"{tmp_path}/saved,layout=yolo")
+
+
+def test_it_teaches_with_another_detector(tmp_path: Path, unlabeled: Path) -> None:
+    quick = dmc.Schedule(epochs=1, lr=1e-4, algorithm="adam", batch_size=8)
+    pair = [opened(tmp_path, "yolo").keep(["thing"]), small("c")]
+    merged = dmc.consolidate(pair, unlabeled, weights=None, schedule=quick, aux_limit=8)
+    assert merged.names == ("thing", "c")
+    assert isinstance(merged.module, OneStage)
+    assert merged.arch == pair[1].arch
