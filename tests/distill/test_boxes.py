@@ -101,11 +101,11 @@ def test_every_object_has_its_best_anchor_before_any_has_its_second() -> None:
     assert at.places_NS[0].tolist() == [0, 2]
 
 
-def test_two_classes_found_apart_at_one_place_are_both_taught() -> None:
-    """A file that gives one label for each box finds a cat and, in a second box, a dog at the same place."""
+def test_of_two_finds_at_one_place_the_surest_tells_all_classes() -> None:
+    """What the other says of the second class would make the student see two things at once."""
     found = Candidates(torch.tensor([[[0.0, 0, 8, 8], [0.0, 0, 8, 7]]]), torch.tensor([[[1.0, -9.0], [-9.0, 0.5]]]))
     at = at_anchors([found], ANCHORS, STUDENT, 1, torch.zeros(1).long())
-    assert at.odds[0][0, 0].tolist() == pytest.approx([1.0, 0.5])
+    assert at.odds[0][0, 0].tolist() == pytest.approx([1.0, LOWEST])
     assert at.boxes_NSB[0, 0].tolist() == [0, 0, 0, 0]  # the more probable one's box
 
 

@@ -12,7 +12,7 @@ import dmc
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
 from dmc.models.one_stage import OneStage
-from dmc.models.onnx_layouts import spread
+from dmc.models.onnx_layouts import pooled, spread
 from tests.conftest import load_detector
 from tests.detectors import small
 from tests.onnx_detectors import CLASSES, SIDE, write
@@ -113,6 +113,15 @@ def test_wrong_guesses_are_refused_in_one_line(
 def test_labels_that_have_no_name_are_refused() -> None:
     with pytest.raises(ValueError, match="labels from 1 to 2, and has 2 class names, for 0 to 1; if its"):
         spread(np.ones((1, 2), np.float32), np.array([[1.0, 2.0]], np.float32), 2)
+
+
+def test_labels_of_one_object_are_put_together() -> None:
+    """The first two boxes overlap by 0.9; the third has its place for itself."""
+    boxes = np.array([[[0, 0, 10, 10], [0, 0, 10, 9], [0, 0, 10, 5]]], np.float32)
+    scores = np.array([[[0.6, 0], [0, 0.5], [0, 0.4]]], np.float32)
+    assert pooled(boxes, scores).scores_NMK[0].tolist() == pytest.approx(
+        np.array([[0.6, 0.5], [0.6, 0.5], [0, 0.4]], np.float32)
+    )
 
 
 def test_settings_of_onnx_detectors_are_theirs_alone(tmp_path: Path) -> None:

@@ -40,8 +40,8 @@ def at_anchors(
 ) -> AtAnchors:
     """Choose the `count` anchors at which teachers found the most probable objects, and tell what they found there.
 
-    A find is taught at the anchors that the student's own training would assign it to. Where several lie, each class
-    has its highest score. Where a teacher found nothing, its classes have the lowest one.
+    A find is taught at the anchors that the student's own training would assign it to. Where several lie, a teacher's
+    classes have the scores of its surest. Where it found nothing, they have the lowest one.
     """
     boxes_NM4 = torch.cat([one.boxes_NM4 for one in found], dim=1)
     chances_NM1 = torch.cat([one.odds_NMK.amax(dim=2, keepdim=True) for one in found], dim=1).sigmoid() - NEVER
@@ -49,7 +49,7 @@ def at_anchors(
     chosen = [best_places(boxes_M4, chances_M1, anchors_A4, student, count, n) for boxes_M4, chances_M1, n in each]
     places_NS, weights_NMS, owners_NS, there_NS = (torch.stack(part) for part in zip(*chosen, strict=True))
     shares = torch.split(weights_NMS, [one.boxes_NM4.shape[1] for one in found], dim=1)
-    odds = [raised(one.odds_NMK, share_NMS) for one, share_NMS in zip(found, shares, strict=True)]
+    odds = [surest(one.odds_NMK, share_NMS) for one, share_NMS in zip(found, shares, strict=True)]
     box_weights_NS = weights_NMS.gather(1, owners_NS[:, None])[:, 0] * there_NS
     own_NS4 = anchors_A4[places_NS]
     theirs_NS4 = boxes_NM4.gather(1, owners_NS[..., None].expand_as(own_NS4))
@@ -79,11 +79,12 @@ def best_places(
     return Places(places_S, weights_MS, (above_MS * slopes_M1).argmax(dim=0), objectness_A[places_S] > 0)
 
 
-def raised(odds_NMK: Tensor, weights_NMS: Tensor) -> Tensor:
-    """Give the log-odds of each class at anchors, raised from the lowest by finds, as far as these weigh there."""
+def surest(odds_NMK: Tensor, weights_NMS: Tensor) -> Tensor:
+    """Give the log-odds of the find that says most at each anchor, raised from the lowest as far as it weighs there."""
     above_NMK = odds_NMK.clamp(LOWEST, -LOWEST) - LOWEST
-    of_each = zip(weights_NMS, above_NMK, strict=True)  # all at once would take much memory
-    return torch.stack([(w_MS[:, :, None] * a_MK[:, None]).amax(dim=0) for w_MS, a_MK in of_each]) + LOWEST
+    most_NS1 = (weights_NMS * above_NMK.amax(dim=2, keepdim=True)).argmax(dim=1)[..., None]
+    weights_NS1 = weights_NMS.transpose(1, 2).gather(2, most_NS1)
+    return above_NMK.gather(1, most_NS1.expand(-1, -1, above_NMK.shape[2])) * weights_NS1 + LOWEST
 
 
 def scattered(count: int, draw: Tensor) -> Tensor:

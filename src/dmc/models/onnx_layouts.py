@@ -21,6 +21,8 @@ from dmc.data.fitting import Fit
 from dmc.errors import DmcError
 
 Floats = npt.NDArray[np.float32]
+NEARLY_EQUAL = 0.7  # overlap of two boxes of one object
+MOST_POOLED = 300  # boxes of an image; comparing more would take much memory
 SHARES = 2.0  # boxes whose sides are all less than this are given as shares of the image, not in pixels
 
 
@@ -96,7 +98,7 @@ class EndToEnd(Layout):
 
     def finds(self, outputs: Sequence[Output], classes: int) -> Finds:
         values_NM6 = outputs[0].floats
-        return Finds(values_NM6[..., :4], spread(values_NM6[..., 4], values_NM6[..., 5], classes))
+        return pooled(values_NM6[..., :4], spread(values_NM6[..., 4], values_NM6[..., 5], classes))
 
 
 class BoxesScores(Layout):
@@ -147,7 +149,7 @@ class BoxesScoresLabels(Layout):
         boxes, scores, labels = (part.floats for part in parts)
         if boxes.ndim == 2:  # of the only image
             boxes, scores, labels = boxes[None], scores[None], labels[None]
-        return Finds(boxes, spread(scores, labels, classes))
+        return pooled(boxes, spread(scores, labels, classes))
 
     def _parts(self, outputs: Sequence[Output]) -> tuple[Output, Output, Output] | None:
         """Tell the three outputs apart by their shapes, types and names; a count of finds is not needed."""
@@ -216,6 +218,23 @@ def spread(scores_NM: Floats, labels_NM: Floats, classes: int) -> Floats:
         )
     scores_NMK: Floats = (labels_NM[..., None] == np.arange(classes)) * scores_NM[..., None]
     return scores_NMK
+
+
+def pooled(boxes_NM4: Floats, scores_NMK: Floats) -> Finds:
+    """Let boxes that nearly coincide tell each other's scores: a file with one label for each splits an object up."""
+    if boxes_NM4.shape[1] > MOST_POOLED:
+        return Finds(boxes_NM4, scores_NMK)
+    low, high = boxes_NM4[..., :2], boxes_NM4[..., 2:]
+    both = np.minimum(high[:, :, None], high[:, None]) - np.maximum(low[:, :, None], low[:, None])
+    common_NMM = both.clip(0).prod(axis=-1)
+    area_NM = (high - low).clip(0).prod(axis=-1)
+    joint_NMM = area_NM[:, :, None] + area_NM[:, None] - common_NMM
+    same_NMM = common_NMM > NEARLY_EQUAL * joint_NMM
+    shared = [
+        np.where(same[..., None], scores, 0).max(axis=1, initial=0)
+        for same, scores in zip(same_NMM, scores_NMK[:, None], strict=True)
+    ]
+    return Finds(boxes_NM4, np.maximum(scores_NMK, np.stack(shared)))
 
 
 def whole(values: Floats) -> bool:
