@@ -126,3 +126,12 @@ def test_showing_a_folder_does_not_wait_for_torch(tmp_path: Path) -> None:
     folder = tiny("ab").save(tmp_path / "m")
     said = subprocess.run([sys.executable, "-c", SESSION, folder], capture_output=True, text=True, check=True)
     assert said.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("teachers", ["3", "[3]", '[{"from": 3, "classes": []}]'])
+def test_teachers_of_odd_types_are_one_line(dmc: Callable[..., Answer], tmp_path: Path, teachers: str) -> None:
+    (tmp_path / "run.json").write_text(f'{{"command": "consolidate", "teachers": {teachers}}}')
+    said = dmc("show", tmp_path)
+    assert said.code == 2
+    assert len(said.err.splitlines()) == 1
+    assert "run.json is damaged" in said.err

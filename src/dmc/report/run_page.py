@@ -24,7 +24,8 @@ from dmc.exhibits import (
 from dmc.models.load import load
 from dmc.models.model import Model
 from dmc.progress import duration
-from dmc.report.run_folder import RunFolder, TeacherRecord
+from dmc.report.run_folder import RunFolder
+from dmc.report.run_records import TeacherRecord
 from dmc.tasks import task_of
 from dmc.tasks.base import Place
 from dmc.training.findings import SavedFindings

@@ -7,14 +7,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import RootModel, ValidationError
+from pydantic import RootModel
 
 from dmc.classes import counted, listed
-from dmc.documents import AnyObject, Document, RunRecord, read_json
+from dmc.documents import AnyObject, read_json
 from dmc.errors import DmcError
-from dmc.files import read_bytes, read_text
+from dmc.files import read_text
 from dmc.locks import held
 from dmc.model_config import PretrainedCfg, parameters_in, provenance_lines, read_model_config
+from dmc.report.run_records import Epoch, ReportedRun, read_epochs
 from dmc.text import one_line
 
 if TYPE_CHECKING:
@@ -24,15 +25,6 @@ MEASURED = ("confusion.npy", "precisions.json")  # what a finished group of a co
 PROCESSOR = ("image_processor_type", "size", "crop_size", "crop_pct", "resample", "image_mean", "image_std")
 SHARED = ("first", "shared")  # folders of a comparison that belong to no method
 Shown = dict[str, Any]
-
-
-class Epoch(Document):
-    """What is read of a line of metrics.jsonl."""
-
-    epoch: int
-    images: int
-    seconds: float
-    loss: float
 
 
 class Comparison(AnyObject):
@@ -94,35 +86,22 @@ def _processor(folder: Path) -> Shown | None:
 
 
 def _run(folder: Path) -> Shown:
-    record = read_json(folder / "run.json", RunRecord)
-    told, network = record.content, record.student or record.model
-    epochs = list(_epochs(folder / "metrics.jsonl"))
-    images = told.get("aux") or told.get("data") or {}
+    record, epochs = read_json(folder / "run.json", ReportedRun), read_epochs(folder / "metrics.jsonl")
+    network, images = record.network, record.aux or record.data
     finished = (folder / "config.json").exists()
     return {
         "folder": str(folder),
-        "command": told.get("command"),
+        "command": record.command,
         "state": "finished" if finished else "running" if held(folder / ".lock") else "stopped",
-        "arch": network and network.arch,
-        "classes": network.content.get("classes", []) if network else [],
-        "teachers": [str(teacher.get("from")) for teacher in told.get("teachers", [])],
-        "images": {"name": images.get("name"), "count": images.get("images")},
+        "arch": network.arch,
+        "classes": network.content.get("classes", []),
+        "teachers": [teacher.place for teacher in record.teachers],
+        "images": {"name": images and images.name, "count": images and images.images},
         "epoch": epochs[-1].epoch if epochs else 0,
         "epochs": (record.schedule or {}).get("epochs"),
         "loss": epochs[-1].loss if epochs else None,
         "images_per_second": _rate(epochs),
     }
-
-
-def _epochs(path: Path) -> Iterator[Epoch]:
-    """Read the lines of metrics.jsonl that are whole: a run that is going on may be writing the last one."""
-    if not path.exists():
-        return
-    for line in read_bytes(path).splitlines():
-        try:
-            yield Epoch.model_validate_json(line)
-        except ValidationError:
-            continue
 
 
 def _rate(epochs: Sequence[Epoch]) -> float | None:
