@@ -27,10 +27,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from benchmarks.behaviour import DETECTORS, write_data
 from benchmarks.damages import ANY, SECRET, SPECIAL, write_table, write_tar
 from benchmarks.forked import Command, preload
 from PIL import Image
+from safetensors.torch import load_file
 
 SECONDS, MEGABYTES, PATIENCE = 10.0, 2048.0, 12.0
 SMALL = ("--arch", "cifar_resnet8", "--size", "16", "--batch-size", "8", "--epochs", "2")
@@ -38,14 +40,18 @@ TINY = ("--arch", DETECTORS["retinanet"], "--weights", "random", "--size", "64",
 CHECK = ("check", "a", "b", "--aux")
 BENCH = ("bench", "digits", "--profile", "smoke", "--methods", "finetuning", "--orders", "1", "-o", "bench")
 STATE = "a/model.safetensors,arch=cifar_resnet8,size=16,classes=names.txt"
+PICKLED = "state.pt,arch=cifar_resnet8,size=16,classes=names.txt"
+MERGE = ("consolidate", "a", "b", "--aux", "aux", "--batch-size", "8", "--epochs", "2", "--cache", "answers")
+LOOK = (("show", "merged"), ("report", "merged"))
 GROUP = "bench/order-0/finetuning"
+SAME = {"half": "a", "again": "merged"}  # a folder that is finished or made again, and one with the weights it then has
 
 
 @dataclass(frozen=True)
 class Kind:
     """A kind of file: one of them, and the commands that read it."""
 
-    file: str
+    file: str  # or a pattern, of which the first match is taken
     commands: tuple[tuple[str, ...], ...]
     form: str = "bytes"  # what is known of its content, for damages that need it
 
@@ -79,6 +85,19 @@ KINDS: dict[str, Kind] = {
     ),
     "VOC image": Kind("voc/JPEGImages/3.png", (("evaluate", "x", "voc", "--known"),)),
     "COCO file": Kind("coco.json", (("evaluate", "x", "coco.json,images=voc/JPEGImages", "--known"),), "json"),
+    "report.json": Kind("merged/report.json", LOOK, "json"),
+    "reported run.json": Kind("merged/run.json", LOOK, "json"),
+    "reported metrics.jsonl": Kind("merged/metrics.jsonl", LOOK, "json"),
+    "reported config.json": Kind("merged/config.json", LOOK, "json"),
+    "kept answers": Kind("answers/*/answers.bin", ((*MERGE, "-o", "again"),)),
+    "kept answers, images": Kind("answers/images.bin", ((*MERGE, "-o", "again"),)),
+    "kept answers, marker": Kind("answers/*/dmc-answers.json", ((*MERGE, "-o", "again"),), "json"),
+    "ONNX classifier": Kind("a.onnx", (("predict", "a.onnx", "aux/000.png"), ("check", "a.onnx", "b", "--aux", "aux"))),
+    "ONNX detector": Kind("x.onnx", (("predict", "x.onnx", "aux/000.png"),)),
+    "transformers, config.json": Kind("vit/config.json", (("predict", "vit", "aux/000.png"),), "json"),
+    "transformers, processor": Kind("vit/preprocessor_config.json", (("predict", "vit", "aux/000.png"),), "json"),
+    "transformers, weights": Kind("vit/model.safetensors", (("predict", "vit", "aux/000.png"),), "safetensors"),
+    "state dict": Kind("state.pt", (("evaluate", PICKLED, "ab"),), "torch"),
     "list of classes": Kind("names.txt", (("evaluate", STATE, "ab"),), "text"),
     "list of classes to keep": Kind("names.txt", (("evaluate", "a", "ab", "--keep", "@names.txt"),), "text"),
 }
@@ -99,20 +118,35 @@ def prepare(folder: Path) -> None:
     for name in ("t.tar", "t.tar.gz"):
         write_tar(folder / name, 40)
     write_coco(folder)
+    write_transformer(folder / "vit")
     for command in (
         ("train", "ab", "-o", "a", *SMALL),
         ("train", "cd", "-o", "b", *SMALL),
         ("train", "voc", "-o", "x", "--keep", "x", *TINY),
+        (*MERGE, "-o", "merged"),
+        ("export", "a", "-o", "a.onnx"),
+        ("export", "x", "-o", "x.onnx"),
         BENCH,
     ):
         ended = Command(command, folder, folder / "log").poll(wait=True)
         if ended is None or ended.status:
             raise SystemExit(f"{' '.join(command)}: {(folder / 'log').read_text()}")
+    torch.save(load_file(folder / "a" / "model.safetensors"), folder / "state.pt")
     shutil.copytree(folder / "a", folder / "half")
     for name in ("config.json", "model.safetensors", "README.md"):  # as if it had been killed before its end
         (folder / "half" / name).unlink()
     last = max((folder / GROUP).glob("group-*"), key=lambda group: group.name)
     (last / "confusion.npy").unlink()  # as if the cell had been killed in its last group
+
+
+def write_transformer(folder: Path) -> None:
+    """Save a small vision transformer as transformers does."""
+    from transformers import ViTConfig, ViTForImageClassification, ViTImageProcessor
+
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    names = {"id2label": {0: "c", 1: "d"}, "label2id": {"c": 0, "d": 1}}
+    ViTForImageClassification(ViTConfig(image_size=16, patch_size=8, **shape, **names)).save_pretrained(folder)
+    ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(folder)
 
 
 def write_coco(folder: Path) -> None:
@@ -206,7 +240,7 @@ def tried(kind: str, number: int, template: Path, folder: Path, usual: float) ->
     arguments = draw.choice(chosen.commands)
     damage = draw.choice((*ANY, *SPECIAL[chosen.form], *SPECIAL[chosen.form]))
     copied(template, folder, chosen.file, arguments)
-    damage(folder / chosen.file, draw)
+    damage(min(folder.glob(chosen.file)), draw)
     log = folder.parent / "said"
     log.unlink(missing_ok=True)
     command, most = Command(arguments, folder, log, watched), 0.0
@@ -218,8 +252,9 @@ def tried(kind: str, number: int, template: Path, folder: Path, usual: float) ->
         time.sleep(0.005)
     said = log.read_text(errors="replace") if log.exists() else ""
     found = wrongs(said, ended.status, ended.seconds, max(most, ended.megabytes) - usual)
-    if ended.status == 0 and "half" in arguments and weights_of(folder / "half") != weights_of(template / "a"):
-        found.append("other weights")
+    for made in SAME.keys() & set(arguments) if ended.status == 0 else ():
+        if weights_of(folder / made) != weights_of(template / SAME[made]):
+            found.append("other weights")
     lines = [line for line in said.replace("\r", "\n").splitlines() if line.strip()]
     return Outcome(
         kind, damage.__name__, number, " ".join(arguments), ended.status, found, lines[-1][:300] if lines else ""

@@ -13,7 +13,17 @@ from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
-LOADED = ("torch", "torchvision", "timm", "datasets", "pyarrow.parquet", "matplotlib.pyplot", "sklearn.datasets")
+LOADED = (
+    "torch",
+    "torchvision",
+    "timm",
+    "datasets",
+    "pyarrow.parquet",
+    "matplotlib.pyplot",
+    "sklearn.datasets",
+    "onnxruntime",
+    "transformers",
+)
 
 
 class Ended(NamedTuple):
