@@ -152,7 +152,8 @@ def consolidate(
             `scale`, `balance`; detectors also `anchors`, `box_weight`), `Length` (`profile`, `minutes`, or a whole
             `schedule`), single fields of `Schedule` (`epochs`, `lr`, `batch_size`, `precision`, ...), `RunConfig`
             (`resume`, `checkpoint_every`).
-            `profile="paper"` takes the paper's settings and its method to the letter.
+            `profile="paper"` takes the paper's settings and its method to the letter, `recipe="best"` sets what was
+            found to help beyond it.
     """
     how, rest = RunConfig.taken_from(settings)
     loaded = _all(teachers)
@@ -221,11 +222,12 @@ def learn(
         out: a folder for both runs and the result; None writes nothing to disk.
         keep: the classes to learn, as for `train`.
         val: labeled data to test the specialist on, as for `train`.
-        **settings: those of `consolidate`, and `specialist_epochs` or a whole `specialist_schedule`. Each of the two
-            trainings gets half of `minutes`.
+        **settings: those of `consolidate`, and `specialist_epochs` or a whole `specialist_schedule`, `from_old` and
+            `use_new`. Each of the two trainings gets half of `minutes`.
     """
     how, rest = RunConfig.taken_from(settings)
-    own, rest = LearnConfig.taken_from(rest)
+    best = LearnConfig.best_form if rest.get("recipe") == "best" else {}
+    own, rest = LearnConfig.taken_from({**best, **rest})
     own.require_sense(Length.taken_from(rest)[0])
     old = load(model)
     task = task_of([old])
@@ -239,12 +241,15 @@ def learn(
 
     length = _for_specialist(merge.length, own)
     what = f"specialist: {merge.network}"
-    training = LabeledTraining(task, source, held_out, merge.network, length, merge.config, what)
+    begins_as = old if own.from_old else None
+    training = LabeledTraining(task, source, held_out, merge.network, length, merge.config, what, begins_as)
     place = Path(out) / "specialist" if out is not None else None
     new = training.run(new, place, how)
 
     merging = merge.with_teachers([old, new])
     merging.schedule, merging.made_by = first.schedule, f"dmc learn, new classes from {source.name}"
+    if own.use_new:
+        merging.join(source)
     tested = {key: line for key, line in new.provenance.items() if key.startswith("held-out")}
     merging.notes = {f"{key} of the new classes' own model": line for key, line in tested.items()}
     taught: Model = merging.run(out, how)

@@ -20,6 +20,7 @@ from dmc.errors import DmcError, nearest
 from dmc.extras import require_tracker
 
 LossName = Literal["l2", "l1", "kd"]
+Recipe = Literal["usual", "best"]
 Centring = Literal["per-teacher", "none"]
 Scale = Literal["none", "pool-std", "balanced", "auto"]
 Output = Literal["softmax", "sigmoid"]
@@ -332,9 +333,13 @@ class ConsolidateConfig(NetworkConfig, DistillationConfig):
     """Settings for merging models with unlabeled images."""
 
     paper_form: ClassVar[Mapping[str, Any]] = {"held_out": 0}  # the paper trains on every image
+    best_form: ClassVar[Mapping[str, Any]] = {}  # what recipe `best` sets
 
     aux_limit: int | float | str | None = option(
         None, "Use a random sample of the auxiliary images: a number of them, or a share (0.25, 25%)"
+    )
+    from_teacher: bool | None = option(
+        None, "Begin with the first teacher's weights, which favours its classes; the paper begins anew", usual="no"
     )
     held_out: int = keyword(1024, "Auxiliary images that are not trained on, a tenth of all at most", ge=0, lt=MANY)
     cache: str | None = option(
@@ -374,8 +379,12 @@ class ConsolidateConfig(NetworkConfig, DistillationConfig):
 
 class ClassifierConsolidateConfig(ConsolidateConfig, ClassifierDistillationConfig):
     whose: ClassVar[str] = "classifiers"
+    recipe: Recipe = option(
+        "usual", "Classifiers: best sets what was found to help beyond the paper, unless you set it"
+    )
     # The paper's literal form (section 3.1): Eq. 4 and no more.
     paper_form: ClassVar[Mapping[str, Any]] = {"scale": "none", "balance": False, "held_out": 0}
+    best_form: ClassVar[Mapping[str, Any]] = {"from_teacher": True}
 
 
 class DetectorConsolidateConfig(ConsolidateConfig, DetectorDistillationConfig):
@@ -385,12 +394,20 @@ class DetectorConsolidateConfig(ConsolidateConfig, DetectorDistillationConfig):
 
 
 class LearnConfig(Config):
-    """Settings that `learn` has besides those of a consolidation: the training of the new classes' specialist."""
+    """Settings that `learn` has besides those of a consolidation: the new classes' specialist, and their images."""
+
+    best_form: ClassVar[Mapping[str, Any]] = {"from_old": True, "use_new": True}
 
     specialist_epochs: int | None = option(
         None, "Passes over the labeled images", usual="by the number of images; paper 200", ge=1, lt=MANY
     )
     specialist_schedule: Schedule | None = keyword(None, "A whole schedule for the specialist, to be used as it is")
+    from_old: bool | None = option(
+        None, "Begin the new classes' own model with the old model's weights, at half of the learning rate", usual="no"
+    )
+    use_new: bool | None = option(
+        None, "Let the new images join the auxiliary ones, without labels, half as many at most", usual="no"
+    )
 
     def require_sense(self, length: Length) -> None:
         """Refuse what contradicts itself, before anything is loaded."""

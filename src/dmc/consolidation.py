@@ -21,8 +21,9 @@ from dmc.data.batch import Batch
 from dmc.data.decode import DecodeError, Skipped, Transform, decoded
 from dmc.data.loader import ENOUGH, ImageLoader, fits, held_loader, open_loader
 from dmc.data.open import OneSet, open_images, sample_of
+from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record, Source
-from dmc.data.subsets import split_off
+from dmc.data.subsets import JoinedImages, Unlabeled, split_off
 from dmc.device import pick_device
 from dmc.distill.cache import AnswerCache
 from dmc.distill.teachers import TeacherGroup
@@ -44,7 +45,8 @@ ASKING_SECONDS = 20  # and how long that may take
 # At most a tenth of the auxiliary images is held out, to measure what the student has learned. If that tenth has fewer
 # images than this, it would tell nothing: none is held out, and the student is measured on images it was trained on.
 LEAST_HELD_OUT = 20
-TOLD_ELSEWHERE = {"arch", "size", "seed", "memory", "aux_limit", "held_out", "views"}  # by other keys of run.json
+# By other keys of run.json.
+TOLD_ELSEWHERE = {"arch", "size", "seed", "memory", "aux_limit", "held_out", "views", "recipe", "from_teacher"}
 WITHOUT_EFFECT = {"workers", "cache", "cache_limit"}  # on the result
 
 
@@ -114,6 +116,7 @@ class Consolidation(ABC, Generic[AnyModel]):
     student: AnyModel
     made_by = "dmc consolidate"  # for the model's card
     notes: Mapping[str, str] = {}  # also for the card
+    joining: Source | None = None  # unlabeled images that are trained on besides the auxiliary ones
 
     def __init__(self, aux: Images, config: ConsolidateConfig, schedule: Schedule) -> None:
         self.aux, self.config, self.schedule = open_auxiliary(aux, config), config, settled(schedule)
@@ -143,15 +146,35 @@ class Consolidation(ABC, Generic[AnyModel]):
     def settle(self, unseen: ImageLoader) -> None:
         """Adjust the student after training, by what it answers to auxiliary images."""
 
+    def grown_teacher(self, arch: str, preprocessing: Preprocessing) -> AnyModel:
+        """Copy the first teacher for a student that begins as it: with outputs for all classes."""
+        first, names = self.teachers.specialists[0], self.teachers.union.names
+        if (first.arch, first.preprocessing) != (arch, preprocessing):
+            raise DmcError(f"from_teacher: the student must have the architecture and the size of {first.name}")
+        return first.widened(names[len(first.names) :], self.config.seed)
+
+    def join(self, images: Source) -> None:
+        """Train on these images, too, without their labels; on a sample of them if they would outweigh the others."""
+        self.joining = sample_of(images, min(len(images), len(self.aux) // 2), self.config.seed)
+
+    @property
+    def pool(self) -> Source:
+        """All images that the student may see."""
+        return self.joined(self.aux)
+
+    def joined(self, aux: Source) -> Source:
+        """Add the images that are trained on besides the auxiliary ones."""
+        return JoinedImages(Unlabeled(aux), Unlabeled(self.joining)) if self.joining else aux
+
     @property
     def trained_on(self) -> int:
-        """The number of auxiliary images in an epoch."""
-        return len(self.aux) - self.held_out
+        """The number of images in an epoch."""
+        return len(self.pool) - self.held_out
 
     @property
     def held(self) -> bool:
         """Whether the images fit in memory. It is a part of run.json, since streamed images come in another order."""
-        return fits(self.aux, self.transform, self.config.memory_bytes)
+        return fits(self.pool, self.transform, self.config.memory_bytes)
 
     @property
     def run_json(self) -> dict[str, Any]:
@@ -162,8 +185,10 @@ class Consolidation(ABC, Generic[AnyModel]):
                 {"from": s.name, **s.settings, "fingerprint": s.fingerprint} for s in self.teachers.specialists
             ],
             "aux": {"name": self.aux.name, "images": len(self.aux), "held": self.held, "held_out": self.held_out},
+            **({"joining": {"name": self.joining.name, "images": len(self.joining)}} if self.joining else {}),
             "student": self.student.settings,
             **self.config.model_dump(exclude=TOLD_ELSEWHERE | WITHOUT_EFFECT),
+            **({"from_teacher": True} if self.config.from_teacher else {}),
             "views": self.cache.views if self.cache else None,
             "schedule": self.schedule.model_dump(),
             "seed": self.config.seed,
@@ -172,7 +197,7 @@ class Consolidation(ABC, Generic[AnyModel]):
 
     def run(self, out: str | Path | None = None, how: RunConfig = RunConfig()) -> AnyModel:  # noqa: B008 (frozen)
         """Train the student, or read it if the run in the folder `out` has finished; None writes nothing to disk."""
-        require_room(self.aux, self.transform, self.config.memory_bytes)
+        require_room(self.pool, self.transform, self.config.memory_bytes)
         if (
             out is not None
             and self.config.cache is not None
@@ -207,6 +232,7 @@ class Consolidation(ABC, Generic[AnyModel]):
                 "compared": f"on {findings.images} auxiliary images that were {seen}: {findings.overall}",
                 **({"warning": findings.warnings} if findings.warnings else {}),
                 "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {len(loader.skipped)} skipped)",
+                **({"images besides": f"{self.joining.name} ({len(self.joining)})"} if self.joining else {}),
                 "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.config.seed}, "
                 f"{self.schedule.precision}",
                 **self.notes,
@@ -243,15 +269,19 @@ class Consolidation(ABC, Generic[AnyModel]):
                 self.teachers.tables = []
 
     def open_loaders(self) -> tuple[ImageLoader, ImageLoader]:
-        """Open the images to train on, and those to compare on afterwards; the same ones if none are held out."""
+        """Open the images to train on, and those to compare on afterwards.
+
+        These are auxiliary images that are not trained on; if none are held out, all auxiliary images.
+        """
+        memory, workers = self.config.memory_bytes, self.config.workers
         if not self.held_out:
-            loader = open_loader(self.aux, self.transform, self.config.memory_bytes, self.config.workers)
-            return loader, loader
+            loader = open_loader(self.aux, self.transform, memory, workers)
+            return open_loader(self.pool, self.transform, memory, workers) if self.joining else loader, loader
         sample, rest = split_off(self.aux, self.held_out, seed_for(self.config.seed, "held out"))
         unseen = held_loader(sample, self.transform, most_skipped=1)  # too few to refuse a set by; the rest is judged
         if not unseen.count:
             raise DmcError(f"none of {len(sample)} images of {self.aux.name} that were looked at can be decoded")
-        return open_loader(rest, self.transform, self.config.memory_bytes, self.config.workers), unseen
+        return open_loader(self.joined(rest), self.transform, memory, workers), unseen
 
     def some_batches(self, count: int = ENOUGH) -> tuple[list[Batch], int, Skipped]:
         """Give some auxiliary images, how many were tried, and which of them are broken; refuse if too many are."""

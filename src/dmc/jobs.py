@@ -12,6 +12,7 @@ from dmc.config import ConsolidateConfig, Length, NetworkConfig, RunConfig
 from dmc.consolidation import Consolidation, Images, open_auxiliary, require_room
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
+from dmc.errors import DmcError
 from dmc.models.model import Model
 from dmc.tasks import task_of
 from dmc.tasks.base import VisionTask
@@ -30,13 +31,19 @@ class LabeledTraining:
     length: Length
     config: NetworkConfig
     what: str  # names the network in the log line that announces the training
+    begins_as: Model | None = None  # whose weights the network begins with; None: its own
 
     def run(self, model: Model, out: str | Path | None, how: RunConfig) -> Model:
         """Train the model for the given length, or for one that suits the number of images."""
         require_room(self.source, model.transform, self.config.memory_bytes)
         images, begun = len(self.source), ResumedRun.in_folder(out, how.resume)
-        usual = self.task.supervised_schedules(images, pretrained=self.network.weights is not None)
-        schedule = schedule_for(self.length, *usual, begun)
+        paper, usual = self.task.supervised_schedules(images, pretrained=self.network.weights is not None)
+        settings: dict[str, Any] = {"weights": self.network.weights}
+        if self.begins_as:
+            model.begin_as(self.begins_as)
+            usual = usual.changed({"lr": usual.lr / 2})  # what it knows should not be shaken off in the first steps
+            settings["begins_as"] = self.begins_as.fingerprint
+        schedule = schedule_for(self.length, paper, usual, begun)
         objective = self.task.supervised(model, self.source.classes)
         if not begun:
             cost = training_cost(objective, model, self.source, schedule)
@@ -51,7 +58,7 @@ class LabeledTraining:
             workers=self.config.workers,
             out=out,
             how=how,
-            settings={"weights": self.network.weights},
+            settings=settings,
             held_out=self.held_out,
         )
         return trained
@@ -82,8 +89,13 @@ class Merge:
         task = task_of(models)
         length, rest = Length.taken_from(settings)
         length = length.changed({"share": share})
-        paper = length.profile == "paper"
-        config = task.consolidate_config.of({**task.consolidate_config.paper_form, **rest} if paper else rest)
+        paper, best = length.profile == "paper", rest.get("recipe") == "best"
+        if paper and best:
+            raise DmcError(
+                "profile 'paper' is the paper's method to the letter, and recipe 'best' goes beyond it: choose"
+            )
+        kind = task.consolidate_config
+        config = kind.of({**(kind.paper_form if paper else kind.best_form if best else {}), **rest})
         images = open_auxiliary(aux, config)
         if paper:
             config = task.as_in_paper(config, config.arch or models[0].require_arch())

@@ -56,6 +56,7 @@ class CheckKeywords(LengthKeywords, total=False):
     memory: float
     workers: int | None
     aux_limit: int | float | str | None
+    from_teacher: bool | None
     held_out: int
     cache: str | None
     views: int
@@ -63,6 +64,7 @@ class CheckKeywords(LengthKeywords, total=False):
     temperature: float | None
     scale: Literal["none", "pool-std", "balanced", "auto"] | None
     balance: bool | None
+    recipe: Literal["usual", "best"]
     anchors: int
     box_weight: float
     matching: Literal["auto", "anchors", "boxes"]
@@ -82,6 +84,8 @@ class LearnKeywords(ConsolidateKeywords, total=False):
 
     specialist_epochs: int | None
     specialist_schedule: Schedule | None
+    from_old: bool | None
+    use_new: bool | None
 
 
 class PredictKeywords(TypedDict, total=False):

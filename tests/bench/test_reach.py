@@ -110,7 +110,7 @@ def test_only_the_oracle_sees_everything(bench: Bench) -> None:
         lesson = bench.lesson(stream, method, order=0, i=2)
         expected = stream.so_far(2) if method.name == "oracle" else stream.groups[2]
         assert set(lesson.data.classes) == set(expected)
-        assert (lesson.aux is not None) == (method.name in ("dmc", "dmc+"))
+        assert (lesson.aux is not None) == (method.name in ("dmc", "dmc+", "dmc++"))
 
 
 class Hoarder(Spy):

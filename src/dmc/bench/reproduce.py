@@ -110,7 +110,7 @@ class Reproduction:
         methods = {name: [*self.rows_of(comparison).values()] for name, comparison in self.comparisons().items()}
         self._refuse_earlier(ready.values())
         to_do = [name for name, bench in ready.items() if not bench.complete(methods[name], range(self.orders))]
-        with_aux = {name: any(method.uses_aux for method in methods[name]) for name in to_do}
+        with_aux = {name: any(method.needs_aux(ready[name].profile) for method in methods[name]) for name in to_do}
         if not self.skip_missing:
             wanted = [streams.needed_data(self.recipe.stream, ready[name].profile, with_aux[name]) for name in to_do]
             datasets.require(dict.fromkeys(data for names in wanted for data in names), self.data_root)
@@ -200,7 +200,7 @@ def needed_data(recipe: Recipe, profile: str, also: Mapping[str, Changes] | None
     """Name the data sets that a recipe needs."""
     found: dict[str, None] = {}
     for comparison in comparisons(recipe, profile, also or {}):
-        with_aux = any(method_named(name).uses_aux for name in comparison.rows.values())
+        with_aux = any(method_named(name).needs_aux(comparison.profile) for name in comparison.rows.values())
         found |= dict.fromkeys(streams.needed_data(recipe.stream, comparison.profile, with_aux))
     return list(found)
 

@@ -156,7 +156,7 @@ class Bench:
         for method in methods:
             if not method.serves(kind.model):
                 raise DmcError(f"{method.name} cannot train {kind.singular}s, which {self.stream} needs: leave it out")
-        with_aux = any(method.uses_aux for method in methods)
+        with_aux = any(method.needs_aux(self.profile) for method in methods)
         require(needed_data(self.stream, self.profile, with_aux), self.data_root)
         stream = opened or self.open(0, with_aux)
         first, last = stream.groups[0], stream.groups[-1]
@@ -196,7 +196,7 @@ class Bench:
 
     def _learn_all(self, given: Method, order: int, folder: Path) -> None:
         """Teach the method one group after the other, and measure and save what it learned after each."""
-        stream = self.open(order, given.uses_aux)
+        stream = self.open(order, given.needs_aux(self.profile))
         write_text(folder.parent / GROUPS, json.dumps(stream.groups, indent=2) + "\n")
         for i, _ in enumerate(stream.groups):
             method = deepcopy(given)  # so that it remembers nothing but what it returns
@@ -265,7 +265,7 @@ class Bench:
         data = stream.train.keep(names)
         return Lesson(
             data=ListedImages(data, data.records()),
-            aux=stream.aux if method.uses_aux else None,
+            aux=stream.aux if method.needs_aux(self.profile) else None,
             profile=self.profile.below(self.data_root),
             strength=self.strength(method, order),
             seed=self.seed(order, "group", i),

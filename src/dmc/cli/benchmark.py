@@ -72,7 +72,7 @@ def bench(
     if "classes" not in changes:
         asked = asked.with_room_for(size)
     if download:
-        fetch(needed_data(stream, asked, any(method.uses_aux for method in chosen)), data_root)
+        fetch(needed_data(stream, asked, any(method.needs_aux(asked) for method in chosen)), data_root)
     comparison = Bench(stream, size, asked, out, data_root, tune=tune)
     wanted = range(orders) if order is None else [order]
     if not comparison.complete(chosen, wanted):

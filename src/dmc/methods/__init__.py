@@ -8,6 +8,7 @@ from dmc.methods.adapted_shmelkov import AdaptedShmelkov
 from dmc.methods.base import Learned, Lesson, Method
 from dmc.methods.dmc import DMC
 from dmc.methods.dmc_plus import DMCPlus
+from dmc.methods.dmc_plus_plus import DMCPlusPlus
 from dmc.methods.ewc import EWC
 from dmc.methods.ewc_plus_plus import EWCPlusPlus
 from dmc.methods.finetuning import Finetuning
@@ -45,6 +46,7 @@ METHODS: dict[str, Method] = {
         AdaptedShmelkov(),
         DMC(),
         DMCPlus(),
+        DMCPlusPlus(),
         InferenceTwice(),
         Oracle(),
         OldClasses(),

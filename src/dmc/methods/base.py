@@ -37,7 +37,7 @@ class Lesson:
     """A group of classes to learn. It has no images of earlier groups, except for methods that see everything."""
 
     data: Source
-    aux: Source | None  # only for methods that declare `uses_aux`
+    aux: Source | None  # only for methods that say that they need them
     profile: Profile
     strength: float  # of the method's regulariser
     seed: int
@@ -100,6 +100,10 @@ class Method(ABC):
     def serves(self, kind: type[Model]) -> bool:
         """Tell whether it works with models of a kind."""
         return issubclass(kind, self.kinds)
+
+    def needs_aux(self, profile: Profile) -> bool:
+        """Tell whether it is given auxiliary images with these settings."""
+        return self.uses_aux
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
         """Take over the first group's model, which most methods share; `first.notes` are the notes of all trackers."""

@@ -7,8 +7,12 @@ classes").
 
 from __future__ import annotations
 
+from typing import Any
+
 from dmc.config import RESUMED
+from dmc.consolidation import Consolidation
 from dmc.methods.base import Learned, Lesson, Method, specialist_for
+from dmc.recipes.profile import Profile
 
 
 class DMC(Method):
@@ -17,9 +21,13 @@ class DMC(Method):
     least_classes = 2
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        assert lesson.aux is not None
-        teachers = [before.specialists[0], specialist_for(lesson)]
-        profile = lesson.profile
-        config, schedule = profile.distillation(lesson.seed, lesson.shared.parent / "answers"), profile.consolidation
-        merge = profile.task.consolidation(teachers, lesson.aux, config, schedule)
+        merge = self.consolidation([before.specialists[0], specialist_for(lesson)], lesson, lesson.profile)
         return Learned([merge.run(lesson.folder / "consolidated", RESUMED)])
+
+    def consolidation(
+        self, teachers: list[Any], lesson: Lesson, profile: Profile, **changes: Any
+    ) -> Consolidation[Any]:
+        """Prepare the consolidation with the profile's settings; `changes` are those of settings that it has not."""
+        assert lesson.aux is not None
+        config = profile.distillation(lesson.seed, lesson.shared.parent / "answers").changed(changes)
+        return profile.task.consolidation(teachers, lesson.aux, config, profile.consolidation)

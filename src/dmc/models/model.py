@@ -112,6 +112,18 @@ class Model(ABC):
                     self._copy_outputs(own[key], value, wide)
         return wide
 
+    def begin_as(self, other: Self) -> None:
+        """Take over the weights of a model of the same architecture, all but those of the outputs."""
+        if self.arch is None or self.arch != other.arch:
+            raise DmcError(f"a {self.arch} cannot begin with the weights of {other.name}, a {other.arch}")
+        names = [f"class {i}" for i in range(len(self.names) + 1)]
+        wider = self._begun(self.arch, names, self.preprocessing, self.output, seed=0).module.state_dict()
+        theirs = other.module.state_dict()
+        with torch.no_grad():
+            for key, value in self.module.state_dict().items():
+                if value.shape == wider[key].shape:  # else it has a row for each class
+                    value.copy_(theirs[key])
+
     def _copy_outputs(self, narrow: Tensor, wide: Tensor, grown: Self) -> None:
         """Copy a tensor with a row for each class into that of a model with more classes."""
         wide[: len(narrow)] = narrow

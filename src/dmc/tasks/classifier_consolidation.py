@@ -91,12 +91,14 @@ class ClassifierConsolidation(Consolidation[Specialist]):
             raise DmcError("loss 'kd' compares softmax distributions; for sigmoid outputs use 'l2' or 'l1'")
 
     def _new_student(self) -> Specialist:
-        """Make the student, never from a teacher's weights: that would favour its classes (end of section 3.1)."""
+        """Make the student; from a teacher's weights only on request: it favours its classes (end of section 3.1)."""
         first, asked = self.teachers.specialists[0], self.config
         arch = known_architecture(asked.arch or first.require_arch())
         alike = next((s.preprocessing for s in self.teachers.specialists if s.arch == arch), None)
         preprocessing = alike or default_preprocessing(arch)
         preprocessing = replace(preprocessing, size=asked.size or preprocessing.size)
+        if asked.from_teacher:
+            return self.grown_teacher(arch, preprocessing)
         names = self.teachers.union.names
         return Specialist.untrained(arch, names, preprocessing, first.output, asked.seed, asked.weights)
 

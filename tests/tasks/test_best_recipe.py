@@ -1,0 +1,156 @@
+"""What goes beyond the paper on request: a student and a specialist that begin as the old model, and new images."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dmc
+from dmc.data.readers import ArrayImages
+from dmc.errors import DmcError
+from dmc.methods import METHODS
+from dmc.methods.base import Learned
+from dmc.models.model import Model
+from tests.conftest import classifiers, require_unlike, tiny
+from tests.detectors import small
+from tests.methods.conftest import lesson
+
+NOISE = np.random.default_rng(0).integers(0, 256, (240, 16, 16, 3), dtype=np.uint8)
+STILL = dmc.Schedule(epochs=1, batch_size=16, lr=1e-12, weight_decay=0)
+IMAGES = torch.from_numpy(NOISE[:4]).permute(0, 3, 1, 2)
+
+
+def run_json(folder: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / "run.json").read_text())
+    return content
+
+
+def require_alike(model: Model, other: Model) -> None:
+    """Fail unless all layers but the last are another network's."""
+    theirs = other.module.state_dict()
+    for name, weight in model.module.named_parameters():
+        if not name.startswith("fc"):
+            torch.testing.assert_close(weight, theirs[name], rtol=1e-4, atol=1e-6)
+
+
+def test_a_student_may_begin_as_the_first_teacher() -> None:
+    first, second = tiny("ab", 1), tiny("cd", 2)
+    student = classifiers([first, second], NOISE, STILL, from_teacher=True).student
+    assert student.names == ("a", "b", "c", "d")
+    with torch.no_grad():
+        torch.testing.assert_close(student.logits(IMAGES)[:, :2], first.logits(IMAGES))
+    require_alike(student, first)
+    require_unlike(classifiers([first, second], NOISE, STILL).student, first)
+
+
+def test_a_student_of_another_shape_cannot_begin_as_a_teacher() -> None:
+    with pytest.raises(DmcError, match="from_teacher: the student must have the architecture and the size of tiny-1"):
+        classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL, from_teacher=True, arch="cifar_resnet14")
+
+
+@pytest.mark.parametrize(("new", "joining"), [(40, 40), (200, 120)])
+def test_new_images_join_the_auxiliary_ones(new: int, joining: int) -> None:
+    """All of them, or half as many as there are auxiliary ones; none is among those to compare on."""
+    bright = ArrayImages(np.full((new, 16, 16, 3), 255, dtype=np.uint8), np.arange(new) % 2, ("c", "d"))
+    merge = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL)
+    assert (merge.trained_on, "joining" in merge.run_json) == (216, False)
+    merge.join(bright)
+    assert (merge.held_out, merge.trained_on) == (24, 216 + joining)
+    assert merge.run_json["joining"]["images"] == joining
+    seen, unseen = merge.open_loaders()
+    white = [sum(int((batch.images_N3HW == 255).all(dim=(1, 2, 3)).sum()) for batch in loader.in_order(16))
+             for loader in (seen, unseen)]  # fmt: skip
+    assert (seen.count, unseen.count, white) == (216 + joining, 24, [joining, 0])
+    assert all(bool((batch.labels_N == -1).all()) for batch in seen.in_order(16))
+
+
+def test_without_images_to_spare_students_are_compared_on_auxiliary_ones_alone() -> None:
+    merge = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE[:40], STILL, held_out=0)
+    merge.join(ArrayImages(np.zeros((8, 16, 16, 3), dtype=np.uint8), np.arange(8) % 2, ("c", "d")))
+    assert [loader.count for loader in merge.open_loaders()] == [48, 40]
+
+
+def test_recipe_best_begins_as_the_old_model_and_looks_at_new_images(labeled_folder: Path, tmp_path: Path) -> None:
+    old, out = tiny("ab", 1), tmp_path / "l"
+    learned = dmc.learn(
+        old, labeled_folder, NOISE, out, recipe="best", schedule=STILL, specialist_schedule=STILL, balance=False
+    )
+    require_alike(learned, old)
+    require_alike(dmc.load(out / "specialist"), old)
+    assert run_json(out)["joining"]["images"] == 32
+    assert run_json(out)["from_teacher"] is True
+    assert run_json(out / "specialist")["task"]["begins_as"] == old.fingerprint
+    assert "labeled" in learned.provenance["images besides"]
+
+
+def test_what_is_set_goes_before_the_recipe(labeled_folder: Path, tmp_path: Path) -> None:
+    old, out = tiny("ab", 1), tmp_path / "l"
+    settings: dict[str, Any] = {"recipe": "best", "from_old": False, "use_new": False, "from_teacher": False}
+    learned = dmc.learn(old, labeled_folder, NOISE, out, schedule=STILL, specialist_schedule=STILL, **settings)
+    require_unlike(learned, old)
+    require_unlike(dmc.load(out / "specialist"), old)
+    assert not {"joining", "from_teacher"} & run_json(out).keys()
+
+
+def test_a_specialist_that_begins_as_the_old_model_takes_smaller_steps(labeled_folder: Path, tmp_path: Path) -> None:
+    old, out = tiny("ab", 1), tmp_path / "l"
+    dmc.learn(old, labeled_folder, NOISE, out, from_old=True, schedule=STILL, specialist_epochs=1)
+    assert run_json(out / "specialist")["schedule"]["lr"] == 0.05
+    dmc.learn(old, labeled_folder, NOISE, out, from_old=True, schedule=STILL, specialist_epochs=1, resume=True)
+
+
+def test_recipes_that_contradict_each_other(labeled_folder: Path) -> None:
+    with pytest.raises(DmcError, match=r"profile 'paper' .* recipe 'best' goes beyond it"):
+        dmc.consolidate([tiny("ab", 1), tiny("cd", 2)], NOISE, recipe="best", profile="paper")
+    pair = [small("ab", seed=1), small("cd", seed=2)]
+    with pytest.raises(DmcError, match="recipe is a setting of classifiers"):
+        dmc.consolidate(pair, NOISE, recipe="best")
+    with pytest.raises(DmcError, match="cannot begin with the weights of tiny-1, a cifar_resnet8"):
+        dmc.learn(tiny("ab", 1), labeled_folder, NOISE, from_old=True, arch="cifar_resnet14")
+
+
+def test_begin_as_copies_all_but_the_outputs() -> None:
+    """Also where the number of classes is the same, so that no shape differs."""
+    old, new = tiny("ab", 1), tiny("cd", 2)
+    own = new.module.get_parameter("fc.weight").clone()
+    new.begin_as(old)
+    require_alike(new, old)
+    assert torch.equal(new.module.get_parameter("fc.weight"), own)
+
+
+def test_dmc_plus_plus_begins_as_the_old_model(tmp_path: Path) -> None:
+    given = lesson(ArrayImages(NOISE[:32], np.arange(32) % 2, ("c", "d")), tmp_path)
+    profile = given.profile.changed({"specialist": STILL, "consolidation": STILL})
+    old = tiny("ab", 1)
+    learned = METHODS["dmc++"].learn(Learned([old]), replace(given, aux=ArrayImages(NOISE), profile=profile)).model
+    assert learned.names == ("a", "b", "c", "d")
+    require_alike(learned, old)
+    require_alike(dmc.load(tmp_path / "specialist"), old)
+    told = run_json(tmp_path / "consolidated")
+    assert (told["joining"]["images"], told["views"], told["balance"], told["scale"]) == (32, 2, True, "auto")
+    assert run_json(tmp_path / "specialist")["schedule"]["lr"] == STILL.lr / 2
+
+
+def test_inference_twice_scales_its_specialists(tmp_path: Path) -> None:
+    """The same network twice, once with outputs a hundredth as large: scaled by its own spread, it is as loud."""
+    given = lesson(ArrayImages(NOISE[:32], np.arange(32) % 2, ("c", "d")), tmp_path)
+    aux = ArrayImages(NOISE)
+    method = METHODS["inference-twice"]
+    assert not method.needs_aux(given.profile)
+    scaled = given.profile.changed({"scale": "pool-std"})
+    assert method.needs_aux(scaled)
+    loud, faint = tiny("ab", 1), tiny("ab", 1)
+    with torch.no_grad():
+        for name in ("fc.weight", "fc.bias"):
+            faint.module.get_parameter(name).mul_(0.01)
+    method.learn(Learned([loud]), replace(given, aux=aux, profile=scaled)).save(tmp_path / "loud")
+    method.learn(Learned([faint]), replace(given, aux=aux, profile=scaled)).save(tmp_path / "faint")
+    answers = [method.predictor(Learned.load(tmp_path / name)).logits(IMAGES) for name in ("loud", "faint")]
+    torch.testing.assert_close(*answers, rtol=1e-3, atol=1e-4)
+    assert 0.2 < float(answers[0][:, :2].std()) < 5
