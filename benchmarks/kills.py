@@ -5,8 +5,8 @@
 
 Every verb that trains, on tiny images: training, merging from memory, from a stream and with kept answers, learning,
 detectors, a cell of the benchmark. Half of the kills wait for a file that is being written (`*.part`). Lost: the
-command did not finish when it was resumed. Different: other bits than without a kill. Left behind: locks and parts of
-files that are still there at the end.
+command did not finish when it was resumed. Different: other bits than without a kill. Left behind: files at the end
+that are not there without a kill, such as locks and parts of files.
 """
 
 from __future__ import annotations
@@ -64,6 +64,14 @@ class Moment(NamedTuple):
     in_write: bool
 
 
+class Peace(NamedTuple):
+    """What a command leaves that nobody kills."""
+
+    results: dict[str, str]  # hashes of weights and scores
+    files: set[str]
+    seconds: float
+
+
 @dataclass
 class Tally:
     """What happened to the runs of one kind."""
@@ -100,9 +108,9 @@ def parts_in(folder: Path) -> set[Path]:
     return {Path(place, name) for place, _, names in os.walk(folder) for name in names if name.endswith(".part")}
 
 
-def left_behind(folder: Path) -> list[Path]:
-    locks = [Path(place, name) for place, _, names in os.walk(folder) for name in names if "lock" in name]
-    return [*parts_in(folder), *locks]
+def files_in(folder: Path) -> set[str]:
+    """Name the files and folders below a folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 def results(folder: Path) -> dict[str, str]:
@@ -124,7 +132,7 @@ def run(arguments: Sequence[str], folder: Path, place: Path, moment: Moment | No
 
 
 def trial(
-    arguments: Sequence[str], folder: Path, place: Path, moments: Iterator[Moment], expected: dict[str, str]
+    arguments: Sequence[str], folder: Path, place: Path, moments: Iterator[Moment], expected: Peace
 ) -> Tally:
     """Run a command, killed and resumed at each of the moments, until it ends by itself; judge what it left."""
     place.mkdir()
@@ -136,10 +144,12 @@ def trial(
             break
         tally.kills += 1
         tally.in_write += bool(parts_in(place) - before)
-    found, left = results(place), left_behind(place)
+    left = files_in(place) - expected.files
     tally.lost = int(ended.status != 0)
-    tally.different = int(not tally.lost and found != expected)
+    tally.different = int(not tally.lost and results(place) != expected.results)
     tally.left = len(left)
+    if left:
+        print(f"{place.name}: {' '.join(arguments)}: left behind: {', '.join(sorted(left))}", flush=True)
     if tally.lost or tally.different:
         said = (place / "log").read_text(errors="replace").strip().splitlines()
         print(
@@ -154,17 +164,17 @@ def add(total: Tally, one: Tally) -> None:
         setattr(total, name, getattr(total, name) + value)
 
 
-def undisturbed(folder: Path) -> dict[str, tuple[dict[str, str], float]]:
-    """Run every command once in peace; give its results and seconds."""
-    found: dict[str, tuple[dict[str, str], float]] = {}
+def undisturbed(folder: Path) -> dict[str, Peace]:
+    """Run every command once in peace."""
+    found: dict[str, Peace] = {}
     for name, arguments in JOBS.items():
         place = folder / f"peace-{len(found)}"
         place.mkdir()
         ended = run(arguments, folder, place, None)
         if ended.status:
             raise SystemExit(f"{name}: {(place / 'log').read_text()}")
-        found[name] = results(place), ended.seconds
-        print(f"{name}: {ended.seconds:.1f} s, left behind: {[file.name for file in left_behind(place)]}", flush=True)
+        found[name] = Peace(results(place), files_in(place), ended.seconds)
+        print(f"{name}: {ended.seconds:.1f} s", flush=True)
     return found
 
 
@@ -200,8 +210,8 @@ def main() -> None:
         for number, name in enumerate(itertools.cycle(JOBS)):
             if time.monotonic() > until if asked.soak else sum(t.kills for t in tallies.values()) >= asked.kills:
                 break
-            expected, length = peace[name]
-            moments = every(asked.every, draw, until, due) if asked.soak else at_random(draw, length)
+            expected = peace[name]
+            moments = every(asked.every, draw, until, due) if asked.soak else at_random(draw, expected.seconds)
             add(tallies[name], trial(JOBS[name], folder, folder / f"trial-{number}", moments, expected))
     print("\n| command | runs | kills | of them in a write | lost | different | left behind |\n" + "|---" * 7 + "|")
     total = Tally()

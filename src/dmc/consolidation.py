@@ -40,7 +40,7 @@ from dmc.training.run_folder import Run, versions
 Images = OneSet | Sequence[OneSet]  # one set of images, or several to be joined
 
 
-LOOKED_AT = 512  # auxiliary images that the teachers are asked about before training
+LOOKED_AT = 512  # auxiliary images that are looked at before training
 ASKING_SECONDS = 20  # and how long that may take
 # At most a tenth of the auxiliary images is held out, to measure what the student has learned. If that tenth has fewer
 # images than this, it would tell nothing: none is held out, and the student is measured on images it was trained on.
@@ -116,6 +116,7 @@ class Consolidation(ABC, Generic[AnyModel]):
     student: AnyModel
     made_by = "dmc consolidate"  # for the model's card
     notes: Mapping[str, str] = {}  # also for the card
+    looked_at = LOOKED_AT  # auxiliary images that the teachers are asked about in a check
     joining: Source | None = None  # unlabeled images that are trained on besides the auxiliary ones
 
     def __init__(self, aux: Images, config: ConsolidateConfig, schedule: Schedule) -> None:
@@ -283,16 +284,16 @@ class Consolidation(ABC, Generic[AnyModel]):
             raise DmcError(f"none of {len(sample)} images of {self.aux.name} that were looked at can be decoded")
         return open_loader(self.joined(rest), self.transform, memory, workers), unseen
 
-    def some_batches(self, count: int = ENOUGH) -> tuple[list[Batch], int, Skipped]:
+    def some_batches(self, kept: int = LOOKED_AT) -> tuple[list[Batch], int, Skipped]:
         """Give some auxiliary images, how many were tried, and which of them are broken; refuse if too many are."""
         skipped = Skipped(self.aux.name, named=0)  # they are named when all images are read
         framed: list[tuple[Record, Tensor]] = []
-        tried = min(count, len(self.aux))
+        tried = min(max(ENOUGH, kept), len(self.aux))
         seed = self.config.seed if self.held else None  # to shuffle a stream, much of it would have to be read
         for record, image in islice(decoded(self.aux.records(seed), self.transform), tried):
             if isinstance(image, DecodeError):
                 skipped.add(image)
-            elif len(framed) < max(LOOKED_AT, self.schedule.batch_size):
+            elif len(framed) < max(kept, self.schedule.batch_size):
                 framed.append((record, image))
         skipped.check(len(skipped), tried)
         size = self.schedule.batch_size
@@ -331,7 +332,7 @@ class Consolidation(ABC, Generic[AnyModel]):
     def estimate(self) -> Estimate:
         """Time two steps on real images, and measure the teachers side by side."""
         started = time.monotonic()
-        batches, tried, broken = self.some_batches()
+        batches, tried, broken = self.some_batches(self.looked_at)
         decoding = tried / (time.monotonic() - started)
         cost = self.cost(batches[0])
         epochs = self.schedule.epochs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -52,7 +53,7 @@ def sweep(*folders: Path, idle: float = 0.0) -> None:
             # Many machines are called localhost, and a file of this process's number may be one of its own.
             here = named[2] == HOST != "localhost" and int(named[1]) != os.getpid()
             if here or time.time() - path.lstat().st_mtime >= idle:
-                path.unlink()
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def _alive(process: int) -> bool:

@@ -46,10 +46,11 @@ class Look:
         return replace(self, line=lines[(lines.index(self.line) + i) % len(lines)], marker=marker)
 
 
-# At most two methods have the same colour; their line styles and markers differ.
+# At most two methods have the same colour, and DMC with its kin; their line styles and markers differ.
 LOOKS = {
     "dmc": Look(VERMILLION, strong=True),
     "dmc+": Look(VERMILLION, "--", "s"),
+    "dmc++": Look(VERMILLION, ":", "^"),
     "lwf": Look(BLUE, marker="s"),
     "lwf.mc": Look(SKY, marker="^"),
     "rewc": Look(SKY, "--", "v"),

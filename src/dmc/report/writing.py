@@ -9,11 +9,11 @@ from dataclasses import replace
 from datetime import datetime
 from importlib import metadata
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from dmc.errors import DmcError, first_line
 from dmc.exhibits import Facts, Page, Section, Table
-from dmc.files import system_reason, write_text
+from dmc.files import system_reason, temporary_folder, write_text
+from dmc.locks import IDLE, sweep
 from dmc.report.bench_page import bench_page, is_bench
 from dmc.report.reproduction_page import is_reproduction, reproduction_page
 from dmc.report.run_page import is_run, run_page
@@ -95,13 +95,14 @@ def save_page(page: Page, folder: Path) -> Path:
     html = as_html(page, footer())
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".report-", dir=folder) as temporary:
-            draw_all(page, Path(temporary))
-            figures = folder / FIGURES
+        sweep(folder, idle=IDLE)  # what a report that was killed has left
+        figures = folder / FIGURES
+        with temporary_folder(figures) as temporary:
+            draw_all(page, temporary)
             figures.mkdir(exist_ok=True)
             for old in (old for kind in ("*.png", "*.svg") for old in figures.glob(kind)):
                 old.unlink()  # of an earlier report
-            for drawn in Path(temporary).iterdir():
+            for drawn in temporary.iterdir():
                 drawn.replace(figures / drawn.name)
         write_text(folder / PAGE, html)
     except OSError as error:

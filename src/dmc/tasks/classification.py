@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import BaseModel, Field
 
 from dmc.choices import NetworkChoice, batch_size, clamped, pretrained, shorter_side
+from dmc.classes import listed
 from dmc.config import (
     CONSOLIDATION,
     SPECIALIST,
@@ -186,7 +187,20 @@ class Classification(VisionTask[Specialist]):
         for name in seen["drowned"]:
             mended = f"scale {seen['scale']} evens that out" if seen["scale"] != "none" else "try scale auto"
             lines.append(f"  {name} would be drowned: {mended}")
-        return lines
+        return [*lines, *_pool_as_text(seen["pool"], seen["images"])]
+
+
+def _pool_as_text(pool: Mapping[str, Any], images: int) -> list[str]:
+    """Say how well the auxiliary images will teach, and which classes they hardly show."""
+    of_each = " / ".join(f"{one:.2f}" for one in pool["varieties"])
+    lines = [f"will these images do? {pool['verdict']}: variety of the teachers' answers {of_each} (0 to 1)"]
+    if pool["rare"]:
+        never = [name for name in pool["rare"] if not pool["suggested"][name]]
+        which = f"{len(pool['rare'])} of {len(pool['suggested'])} classes"
+        lines.append(f"  {which} are suggested by few of {images} images: {listed(pool['rare'])}")
+        if never:
+            lines.append(f"  never suggested: {listed(never)}; add images that look a little like them")
+    return lines
 
 
 def _accuracy(model: Specialist, images: Source) -> str:

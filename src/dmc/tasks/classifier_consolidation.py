@@ -28,6 +28,7 @@ from dmc.distill.balance import (
     sharpness,
 )
 from dmc.distill.losses import loss_named
+from dmc.distill.pool import Pool, verdict
 from dmc.distill.targets import build_targets
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
@@ -64,6 +65,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
 
     teachers: Teachers
     config: ClassifierConsolidateConfig
+    looked_at = SAMPLE  # enough to tell which of a hundred classes the images never suggest
 
     def __init__(
         self,
@@ -183,6 +185,19 @@ class ClassifierConsolidation(Consolidation[Specialist]):
             "fair": [round(share, 3) for share in fair],
             "drowned": [self.teachers.specialists[i].name for i in drowned(won, fair)],
             "scale": self.config.scale,
+            "pool": self._pool(parts),
+        }
+
+    def _pool(self, answers: Sequence[Tensor]) -> dict[str, Any]:
+        """Tell how well the images will teach, from what each teacher answers about some of them."""
+        softmax = self.student.output == "softmax"
+        found = Pool.of([part.softmax(dim=1) if softmax else part.sigmoid() for part in answers], self.teachers.union)
+        return {
+            "score": round(found.score, 3),
+            "varieties": [round(one, 3) for one in found.varieties],
+            "verdict": verdict(found.score),
+            "suggested": found.suggested,
+            "rare": found.rare,
         }
 
 
