@@ -40,7 +40,7 @@ def held(path: Path) -> bool:
 
 
 def sweep(*folders: Path, idle: float = 0.0) -> None:
-    """Remove what killed processes left half-written in folders.
+    """Remove files and folders that killed processes left half-written in folders.
 
     What this machine's own processes left goes at once. Only who holds a folder's lock may remove other machines' files
     at once, too: elsewhere they may be writing, and what is not as old as `idle` seconds stays.
@@ -53,7 +53,7 @@ def sweep(*folders: Path, idle: float = 0.0) -> None:
             # Many machines are called localhost, and a file of this process's number may be one of its own.
             here = named[2] == HOST != "localhost" and int(named[1]) != os.getpid()
             if here or time.time() - path.lstat().st_mtime >= idle:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def _alive(process: int) -> bool:

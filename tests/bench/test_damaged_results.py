@@ -185,8 +185,11 @@ def test_only_half_written_files_of_dead_processes_are_removed(tmp_path: Path) -
         (tmp_path / name).touch()
     before = sorted(tmp_path.iterdir())
     (tmp_path / f".a.{2**22 + 1}@x.part").symlink_to(tmp_path / "a.1@x.part")
+    (tmp_path / f".b.{2**22 + 1}@x.part").symlink_to(tmp_path.parent)
+    (tmp_path / f".c.{2**22 + 1}@x.part" / "inner").mkdir(parents=True)
     sweep(tmp_path)
     assert sorted(tmp_path.iterdir()) == before
+    assert tmp_path.parent.is_dir()
 
 
 def test_tuning_reads_what_it_found_before(bench: Bench) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from dmc.files import HOST
 from dmc.report.page import as_html
 from dmc.report.writing import FIGURES, save_page
 from tests.browser import Browser
@@ -119,3 +120,14 @@ def test_only_the_pages_own_script_may_run(browser: Browser, tmp_path: Path) -> 
     browser.open(tmp_path / "page.html")
     assert browser.run("return window.hacked") is None
     assert any("Content Security Policy" in line for line in browser.complaints())
+
+
+def test_what_a_killed_report_left_goes_with_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that dies while it draws leaves a folder of figures, named by its number."""
+    with monkeypatch.context() as killed:
+        killed.setattr("os.getpid", lambda: 2**22 + 1)
+        killed.setattr("shutil.rmtree", lambda *_, **__: None)  # nothing is tidied up after a SIGKILL
+        save_page(everything(), tmp_path)
+    assert [path.name for path in tmp_path.glob(".*")] == [f".{FIGURES}.{2**22 + 1}@{HOST}.part"]
+    save_page(everything(), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [FIGURES, "report.html"]
