@@ -124,6 +124,22 @@ def test_begin_as_copies_all_but_the_outputs() -> None:
     assert torch.equal(new.module.get_parameter("fc.weight"), own)
 
 
+def test_detectors_may_begin_as_the_old_one_and_look_at_new_scenes(
+    squares: Path, unlabeled: Path, tmp_path: Path
+) -> None:
+    old, out = small("ab", seed=1), tmp_path / "l"
+    still = STILL.changed({"algorithm": "adam"})
+    beyond: dict[str, Any] = {"from_old": True, "use_new": True, "from_teacher": True, "weights": "random"}
+    learned = dmc.learn(old, squares, unlabeled, out, schedule=still, specialist_schedule=still, **beyond)
+    assert run_json(out)["joining"]["images"] == 20  # half as many as there are auxiliary images
+    assert learned.names == ("a", "b", "red", "green", "blue")
+    theirs = old.module.state_dict()
+    for model in (learned, dmc.load(out / "specialist")):
+        for name, weight in model.module.named_parameters():
+            if "cls_logits" not in name:
+                torch.testing.assert_close(weight, theirs[name], rtol=1e-3, atol=1e-5)
+
+
 def test_dmc_plus_plus_begins_as_the_old_model(tmp_path: Path) -> None:
     given = lesson(ArrayImages(NOISE[:32], np.arange(32) % 2, ("c", "d")), tmp_path)
     profile = given.profile.changed({"specialist": STILL, "consolidation": STILL})
