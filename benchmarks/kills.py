@@ -131,9 +131,7 @@ def run(arguments: Sequence[str], folder: Path, place: Path, moment: Moment | No
     return ended
 
 
-def trial(
-    arguments: Sequence[str], folder: Path, place: Path, moments: Iterator[Moment], expected: Peace
-) -> Tally:
+def trial(arguments: Sequence[str], folder: Path, place: Path, moments: Iterator[Moment], expected: Peace) -> Tally:
     """Run a command, killed and resumed at each of the moments, until it ends by itself; judge what it left."""
     place.mkdir()
     tally = Tally(runs=1)
