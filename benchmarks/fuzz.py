@@ -30,9 +30,9 @@ from unittest.mock import patch
 from PIL import Image
 from typer.main import get_command
 
-from dmc import config
 from dmc.cli import app, main
 from dmc.errors import DmcError
+from dmc.settings import Config, options_of
 
 NUMBERS = [
     "0", "1", "2", "3", "8", "-1", "0.5", "0.01", "1e-300", "1e300", "1e400", "nan", "inf", "-inf",
@@ -129,7 +129,7 @@ def command_line(draw: random.Random) -> list[str]:
 @cache
 def usual_for(name: str) -> list[str]:
     """Give values that fit the type of an option; none if any text does."""
-    fields = dict(config.options_of(*below(config.Config)))
+    fields = dict(options_of(*below(Config)))
     kind = fields[name].annotation if name in fields else int if name in COUNTS else None
     words = [word for part in (kind, *get_args(kind)) if get_origin(part) is Literal for word in get_args(part)]
     number = {int, float} & {kind, *get_args(kind)}
@@ -145,15 +145,15 @@ def value(draw: random.Random, usual: list[str], often: float) -> str:
     return draw.choice(usual if draw.random() < often else WORDS + NUMBERS)
 
 
-def settings(draw: random.Random) -> tuple[type[config.Config], dict[str, Any]]:
+def settings(draw: random.Random) -> tuple[type[Config], dict[str, Any]]:
     """Draw settings of one of the jobs, of any type."""
-    owners = sorted(below(config.Config), key=lambda owner: owner.__name__)
+    owners = sorted(below(Config), key=lambda owner: owner.__name__)
     owner = draw.choice(owners)
     names = [*owner.model_fields, *draw.sample(["epochs", "nosuch", "anchors", "", "resume"], 1)]
     return owner, {name: draw.choice(PYTHON) for name in draw.sample(names, draw.randint(1, min(3, len(names))))}
 
 
-def below(owner: type[config.Config]) -> set[type[config.Config]]:
+def below(owner: type[Config]) -> set[type[Config]]:
     return set(owner.__subclasses__()).union(*map(below, owner.__subclasses__()))
 
 
@@ -195,7 +195,7 @@ def fault_of(typed: list[str]) -> str:
     return "" if code == 0 or lines else "status 2 without a word"
 
 
-def fault_in(owner: type[config.Config], given: dict[str, Any]) -> str:
+def fault_in(owner: type[Config], given: dict[str, Any]) -> str:
     """Make a configuration; tell what is wrong with how that fails, or give an empty text."""
     try:
         owner.of(given)

@@ -12,7 +12,6 @@ from dmc.config import (
     ClassifierConsolidateConfig,
     ClassifierPredictConfig,
     ClassifierTrainConfig,
-    Config,
     ConsolidateConfig,
     DetectorConsolidateConfig,
     DetectorPredictConfig,
@@ -21,9 +20,9 @@ from dmc.config import (
     NetworkConfig,
     RunConfig,
     Schedule,
-    settings_of,
 )
 from dmc.serving.config import ServeConfig
+from dmc.settings import Config, settings_of
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, KEYWORDS = ROOT / "docs" / "settings.md", ROOT / "src" / "dmc" / "keywords.py"

@@ -15,17 +15,16 @@ import dmc
 from dmc.cli import app
 from dmc.config import (
     ClassifierConsolidateConfig,
-    Config,
     ConsolidateConfig,
     DetectorConsolidateConfig,
     Length,
     NetworkConfig,
     RunConfig,
     Schedule,
-    options_of,
 )
 from dmc.errors import DmcError
 from dmc.recipes.profile import load_profile
+from dmc.settings import Config, options_of
 from tests.conftest import tiny
 
 MERGING = (RunConfig, Length, Schedule, ConsolidateConfig, ClassifierConsolidateConfig, DetectorConsolidateConfig)

@@ -13,18 +13,17 @@ from torch import Tensor, nn
 
 import dmc as library
 from dmc.config import (
-    Config,
     LearnConfig,
     Length,
     NetworkConfig,
     PredictConfig,
     RunConfig,
     Schedule,
-    options_of,
 )
 from dmc.data.batch import Batch
 from dmc.errors import DmcError
 from dmc.models.specialist import Specialist
+from dmc.settings import Config, options_of
 from dmc.text import in_markdown, one_line
 from dmc.training.classification import Supervised
 from tests.conftest import Answer, tiny, write_images

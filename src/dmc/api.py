@@ -11,10 +11,11 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Unpack, overload
 
+from dmc.checks import Check
 from dmc.choices import ResumedRun
 from dmc.classes import listed
 from dmc.config import LearnConfig, Length, Output, RunConfig
-from dmc.consolidation import Check, Images
+from dmc.consolidation import Images
 from dmc.data.decode import DecodeError
 from dmc.data.pictures import Picture, pictures
 from dmc.data.preprocess import Preprocessing

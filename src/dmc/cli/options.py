@@ -11,10 +11,11 @@ from pydantic.fields import FieldInfo
 from typer.core import TyperCommand
 
 from dmc.classes import read_names
-from dmc.config import Config, RunConfig, options_of
+from dmc.config import RunConfig
 from dmc.errors import DmcError
 from dmc.files import require_own
 from dmc.processes import is_main
+from dmc.settings import Config, options_of
 
 if TYPE_CHECKING:
     from dmc.models.model import Model

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dmc.checks import Check, CostCheck
 from dmc.classes import counted
-from dmc.consolidation import Check, CostCheck
 from dmc.progress import duration
 from dmc.tasks import task_named
 from dmc.text import one_line

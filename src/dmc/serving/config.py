@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dmc.config import Config, option
+from dmc.settings import Config, option
 
 
 class ServeConfig(Config):
