@@ -238,7 +238,8 @@ def learn(
         require_own(Path(out), how.resume)
     merge = Merge.chosen([old], aux, out, how, rest, share=0.5)
     new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
-    first = merge.timed(merge.with_teachers([old, new]))  # refuses a bad merge before the specialist trains for days
+    joining = source if own.use_new else None
+    first = merge.timed(merge.with_teachers([old, new], joining))  # refuses it before the specialist trains for days
 
     length = _for_specialist(merge.length, own)
     what = f"specialist: {merge.network}"
@@ -247,10 +248,8 @@ def learn(
     place = Path(out) / "specialist" if out is not None else None
     new = training.run(new, place, how)
 
-    merging = merge.with_teachers([old, new])
+    merging = merge.with_teachers([old, new], joining)
     merging.schedule, merging.made_by = first.schedule, f"dmc learn, new classes from {source.name}"
-    if own.use_new:
-        merging.join(source)
     tested = {key: line for key, line in new.provenance.items() if key.startswith("held-out")}
     merging.notes = {f"{key} of the new classes' own model": line for key, line in tested.items()}
     taught: Model = merging.run(out, how)

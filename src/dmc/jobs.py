@@ -103,13 +103,16 @@ class Merge:
         network = begun.unless(config) if begun else student_for(task, models, images, config)
         return cls(task, images, config, network, length, begun)
 
-    def with_teachers(self, teachers: Sequence[Model]) -> Consolidation[Any]:
-        """Build the consolidation and verify it, now that all teachers exist."""
+    def with_teachers(self, teachers: Sequence[Model], joining: Source | None = None) -> Consolidation[Any]:
+        """Build the consolidation and verify it, now that all teachers exist; `joining` are more images to train on."""
         usual = self.task.distillation_schedules(len(self.aux), self.network.weights is not None)
         network = {"arch": self.network.arch, "size": self.network.size, "weights": self.network.weights}
         network |= {"aux_limit": None}  # the sample is taken already
         schedule = schedule_for(self.length, *usual, self.begun)
-        return self.task.consolidation(teachers, self.aux, self.config.changed(network), schedule)
+        planned = self.task.consolidation(teachers, self.aux, self.config.changed(network), schedule)
+        if joining is not None:
+            planned.join(joining)
+        return planned
 
     def alike(self, old: Model) -> Preprocessing | None:
         """Give the old model's preprocessing if the student has the same architecture, else None."""
