@@ -192,10 +192,11 @@ def draw(graph: Graph, path: Path) -> None:
 
 def _draw_room(plot: Any, room: str, x: float, y: float) -> None:
     face, edge = ("#e8f1f8", "#0072b2") if (HOUSE / room).is_dir() else ("#fbf1dc", "#b87a00")
-    corner, round_ = (x - WIDE / 2, y - TALL / 2), "round,pad=0,rounding_size=0.06"
-    plot.add_patch(FancyBboxPatch(corner, WIDE, TALL, boxstyle=round_, facecolor=face, edgecolor=edge, linewidth=1))
+    wide = 2 * WIDE if room == GROUND else WIDE  # it names many files, and nothing stands beside it
+    corner, round_ = (x - wide / 2, y - TALL / 2), "round,pad=0,rounding_size=0.06"
+    plot.add_patch(FancyBboxPatch(corner, wide, TALL, boxstyle=round_, facecolor=face, edgecolor=edge, linewidth=1))
     plot.text(x, y + 0.31, room, ha="center", va="top", fontsize=FONT + 2, weight="bold")
-    said = fill(sentence(room).replace("`", ""), 42)
+    said = fill(sentence(room).replace("`", ""), round(17.5 * wide))
     plot.text(x, y + 0.1, said, ha="center", va="top", fontsize=FONT - 1, color="#333333")
 
 
