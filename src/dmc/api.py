@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Unpack, overload
@@ -17,6 +18,7 @@ from dmc.classes import listed
 from dmc.config import LearnConfig, Length, Output, RunConfig
 from dmc.consolidation import Images
 from dmc.data.decode import DecodeError
+from dmc.data.open import refuse_overlap
 from dmc.data.pictures import Picture, pictures
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
@@ -239,11 +241,14 @@ def learn(
     merge = Merge.chosen([old], aux, out, how, rest, share=0.5)
     new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
     joining = source if own.use_new else None
+    if joining is not None:
+        refuse_overlap([data, *(aux if isinstance(aux, list | tuple) else [aux])])
     first = merge.timed(merge.with_teachers([old, new], joining))  # refuses it before the specialist trains for days
 
     length = _for_specialist(merge.length, own)
-    what = f"specialist: {merge.network}"
     begins_as = old if own.from_old else None
+    network = replace(merge.network, begins_as=f"{old.name}'s" if begins_as else "")
+    what = f"specialist: {network}"
     training = LabeledTraining(task, source, held_out, merge.network, length, merge.config, what, begins_as)
     place = Path(out) / "specialist" if out is not None else None
     new = training.run(new, place, how)

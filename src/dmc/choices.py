@@ -35,10 +35,11 @@ class NetworkChoice:
     size: int | None  # None: what the architecture was designed for
     weights: str | None  # None: random
     why: str
+    begins_as: str = ""  # whose weights it begins with instead: "a's"
 
     def __str__(self) -> str:
         size = f" at {self.size} pixels" if self.size else ""
-        return f"{self.arch}{size} from {self.weights or 'random'} weights ({self.why})"
+        return f"{self.arch}{size} from {self.begins_as or self.weights or 'random'} weights ({self.why})"
 
 
 @dataclass(frozen=True)

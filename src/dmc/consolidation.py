@@ -46,6 +46,7 @@ ASKING_SECONDS = 20  # and how long that may take
 # At most a tenth of the auxiliary images is held out, to measure what the student has learned. If that tenth has fewer
 # images than this, it would tell nothing: none is held out, and the student is measured on images it was trained on.
 LEAST_HELD_OUT = 20
+COMPARED = 2048  # auxiliary images to compare on, if none are held out and others are trained on besides them
 # By other keys of run.json.
 TOLD_ELSEWHERE = {"arch", "size", "seed", "memory", "aux_limit", "held_out", "views", "recipe", "from_teacher"}
 WITHOUT_EFFECT = {"workers", "cache", "cache_limit"}  # on the result
@@ -103,8 +104,11 @@ class Consolidation(ABC, Generic[AnyModel]):
     def grown_teacher(self, arch: str, preprocessing: Preprocessing) -> AnyModel:
         """Copy the first teacher for a student that begins as it: with outputs for all classes."""
         first, names = self.teachers.specialists[0], self.teachers.union.names
-        if (first.arch, first.preprocessing) != (arch, preprocessing):
-            raise DmcError(f"from_teacher: the student must have the architecture and the size of {first.name}")
+        if (first.arch, first.preprocessing) != (arch, preprocessing) or not first.classes.whole:
+            raise DmcError(
+                f"a student that begins as its first teacher ({first.name}) has its architecture, its size, and all of "
+                "its classes: choose these, or set from_teacher to false"
+            )
         return first.widened(names[len(first.names) :], self.config.seed)
 
     def join(self, images: Source) -> None:
@@ -225,24 +229,29 @@ class Consolidation(ABC, Generic[AnyModel]):
     def open_loaders(self) -> tuple[ImageLoader, ImageLoader]:
         """Open the images to train on, and those to compare on afterwards.
 
-        These are auxiliary images that are not trained on; if none are held out, all auxiliary images.
+        These are auxiliary images that are not trained on; if none are held out, some that are.
         """
         memory, workers = self.config.memory_bytes, self.config.workers
         if not self.held_out:
-            loader = open_loader(self.aux, self.transform, memory, workers)
-            return open_loader(self.pool, self.transform, memory, workers) if self.joining else loader, loader
+            loader = open_loader(self.pool, self.transform, memory, workers)
+            some = sample_of(self.aux, min(COMPARED, len(self.aux)), self.config.seed)
+            return loader, held_loader(some, self.transform, most_skipped=1) if self.joining else loader
         sample, rest = split_off(self.aux, self.held_out, seed_for(self.config.seed, "held out"))
         unseen = held_loader(sample, self.transform, most_skipped=1)  # too few to refuse a set by; the rest is judged
         if not unseen.count:
             raise DmcError(f"none of {len(sample)} images of {self.aux.name} that were looked at can be decoded")
         return open_loader(self.joined(rest), self.transform, memory, workers), unseen
 
-    def some_batches(self, kept: int = LOOKED_AT) -> tuple[list[Batch], int, Skipped]:
-        """Give some auxiliary images, how many were tried, and which of them are broken; refuse if too many are."""
+    def some_batches(self, kept: int = LOOKED_AT, mixed: bool = False) -> tuple[list[Batch], int, Skipped]:
+        """Give some auxiliary images, how many were tried, and which of them are broken; refuse if too many are.
+
+        They are from all over the set if that is held, or `mixed`; else those that come first.
+        """
         skipped = Skipped(self.aux.name, named=0)  # they are named when all images are read
         framed: list[tuple[Record, Tensor]] = []
         tried = min(max(ENOUGH, kept), len(self.aux))
-        seed = self.config.seed if self.held else None  # to shuffle a stream, much of it would have to be read
+        # To shuffle a stream, more of it has to be read.
+        seed = self.config.seed if self.held or mixed else None
         for record, image in islice(decoded(self.aux.records(seed), self.transform), tried):
             if isinstance(image, DecodeError):
                 skipped.add(image)
@@ -285,7 +294,7 @@ class Consolidation(ABC, Generic[AnyModel]):
     def estimate(self) -> Estimate:
         """Time two steps on real images, and measure the teachers side by side."""
         started = time.monotonic()
-        batches, tried, broken = self.some_batches(self.looked_at)
+        batches, tried, broken = self.some_batches(self.looked_at, mixed=True)
         decoding = tried / (time.monotonic() - started)
         cost = self.cost(batches[0])
         epochs = self.schedule.epochs

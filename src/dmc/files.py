@@ -14,6 +14,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from dmc.errors import DmcError, reason_of
@@ -84,8 +85,8 @@ def replacing(path: Path) -> Iterator[Path]:
 @contextmanager
 def temporary_folder(path: Path) -> Iterator[Path]:
     """Make a folder beside `path` for files that are to be moved there, and remove it with what is left in it."""
-    temporary = part_of(path)
-    temporary.mkdir()
+    part = part_of(path).name  # by which the folder is known if its process dies
+    temporary = Path(mkdtemp(prefix=f".{path.name}-", suffix=part.removeprefix(f".{path.name}"), dir=path.parent))
     try:
         yield temporary
     finally:

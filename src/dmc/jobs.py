@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dmc.choices import NetworkChoice, ResumedRun, schedule_for, timed
-from dmc.config import ConsolidateConfig, Length, NetworkConfig, RunConfig
+from dmc.config import AUTO, ConsolidateConfig, Length, NetworkConfig, RunConfig
 from dmc.consolidation import Consolidation, Images, open_auxiliary, require_room
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
@@ -41,7 +41,8 @@ class LabeledTraining:
         settings: dict[str, Any] = {"weights": self.network.weights}
         if self.begins_as:
             model.begin_as(self.begins_as)
-            usual = usual.changed({"lr": usual.lr / 2})  # what it knows should not be shaken off in the first steps
+            # What it knows should not be shaken off in the first steps.
+            paper, usual = (schedule.changed({"lr": schedule.lr / 2}) for schedule in (paper, usual))
             settings["begins_as"] = self.begins_as.fingerprint
         schedule = schedule_for(self.length, paper, usual, begun)
         objective = self.task.supervised(model, self.source.classes)
@@ -112,6 +113,7 @@ class Merge:
         planned = self.task.consolidation(teachers, self.aux, self.config.changed(network), schedule)
         if joining is not None:
             planned.join(joining)
+        require_room(planned.pool, planned.transform, planned.config.memory_bytes)
         return planned
 
     def alike(self, old: Model) -> Preprocessing | None:
@@ -132,11 +134,14 @@ def student_for(
 ) -> NetworkChoice:
     """Choose the teachers' architecture, or the largest teacher's: the student has to hold what all of them know."""
     named = [teacher for teacher in teachers if teacher.student_arch is not None]
+    if asked.from_teacher and asked.weights not in (AUTO, None):
+        raise DmcError(f"the student begins either with {asked.weights} weights or with its first teacher's: choose")
+    begins_as = f"{teachers[0].name}'s" if asked.from_teacher else ""
     if asked.arch is not None or not named:
-        return task.network_for(aux, asked)
-    largest = max(named, key=lambda teacher: teacher.parameter_count)
+        return replace(task.network_for(aux, asked), begins_as=begins_as)
     alike = len({teacher.arch for teacher in teachers}) == 1
-    why = "as the teachers" if alike else f"as the largest of the teachers, {largest.name}"
-    size = asked.size or largest.preprocessing.size
-    wanted = asked.changed({"arch": largest.require_arch(), "size": size})
-    return replace(task.network_for(aux, wanted), why=why)
+    like = teachers[0] if asked.from_teacher else max(named, key=lambda teacher: teacher.parameter_count)
+    which = "first" if asked.from_teacher else "largest"
+    why = "as the teachers" if alike else f"as the {which} of the teachers, {like.name}"
+    wanted = asked.changed({"arch": like.require_arch(), "size": asked.size or like.preprocessing.size})
+    return replace(task.network_for(aux, wanted), why=why, begins_as=begins_as)

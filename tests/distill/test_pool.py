@@ -27,11 +27,11 @@ def test_variety_is_relative_entropy() -> None:
 
 def test_the_least_curious_teacher_decides() -> None:
     union = ClassUnion.of([("a", "b"), ("c", "d", "e")])
-    bored = torch.tensor([[0.5, 0.4, 0.1]] * 4)  # never above one half
-    found = Pool.of([HALVES, bored], union)
-    assert (found.images, found.varieties, found.score) == (4, [pytest.approx(1), 0], 0)
-    assert found.suggested == {"a": 2, "b": 2, "c": 0, "d": 0, "e": 0}
-    assert found.rare == ["c", "d", "e"]  # less than a quarter of 4 / 5 images
+    bored = torch.tensor([[0.5, 0.4, 0.1]] * 40)  # never above one half
+    found = Pool.of([HALVES.repeat(10, 1), bored], union)
+    assert (found.images, found.varieties, found.score) == (40, [pytest.approx(1), 0], 0)
+    assert found.suggested == {"a": 20, "b": 20, "c": 0, "d": 0, "e": 0}
+    assert found.rare == ["c", "d", "e"]  # less than a quarter of 40 / 5 images
 
 
 def test_ten_images_are_enough_where_classes_are_few() -> None:
@@ -47,6 +47,22 @@ def test_of_teachers_who_share_a_class_the_one_who_sees_it_counts() -> None:
     assert found.suggested == {"a": 3, "b": 3, "c": 1}
 
 
+def test_few_images_of_many_classes_are_judged_by_what_they_can_show() -> None:
+    """Four images with four different answers could not be more various, whatever the number of classes."""
+    p_NK = torch.eye(100)[[3, 14, 15, 92]]
+    found = Pool.of([p_NK], ClassUnion.of([tuple(map(str, range(100)))]))
+    assert (found.score, found.rare) == (pytest.approx(1), [])
+
+
+def test_without_competition_only_sure_answers_count() -> None:
+    union = ClassUnion.of([("a", "b"), ("c",)])
+    unsure = torch.tensor([[0.4, 0.1], [0.2, 0.3]] * 20)
+    silent, speaking = torch.full((40, 1), 0.02), torch.full((40, 1), 0.9)
+    assert Pool.of([unsure, silent], union).varieties == [pytest.approx(1), 1]  # as if one of them had to be true
+    assert Pool.of([unsure, silent], union, competing=False).varieties == [0, 0]
+    assert Pool.of([HALVES, speaking[:4]], union, competing=False).varieties == [pytest.approx(1), 1]
+
+
 def test_verdicts() -> None:
     assert [verdict(score).split()[0] for score in (0.95, 0.7, 0.2)] == ["these", "expect", "expect"]
     assert "weak student" in verdict(0.2)
@@ -58,10 +74,10 @@ def test_check_names_what_the_images_never_suggest(dmc: Callable[..., Answer], t
         str(tiny(names, seed).save(tmp_path / names) or tmp_path / names) for names, seed in (("ab", 1), ("cd", 2))
     ]
     (tmp_path / "aux").mkdir()
-    for i in range(12):
+    for i in range(24):
         Image.new("RGB", (16, 16), "#7f3010").save(tmp_path / "aux" / f"{i}.png")
     code, out, _ = dmc("check", *models, "--aux", tmp_path / "aux")
     assert code == 0
     assert "expect a weak student: variety of the teachers' answers 0.00 / 0.00 (0 to 1)" in out
-    assert "2 of 4 classes are suggested by few of 12 images" in out
+    assert "2 of 4 classes are suggested by few of 24 images" in out
     assert "never suggested:" in out

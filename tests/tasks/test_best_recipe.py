@@ -13,11 +13,13 @@ import torch
 
 import dmc
 from dmc.data.readers import ArrayImages
+from dmc.data.subsets import ListedImages
 from dmc.errors import DmcError
 from dmc.methods import METHODS
 from dmc.methods.base import Learned
 from dmc.models.model import Model
-from tests.conftest import classifiers, require_unlike, tiny
+from dmc.models.specialist import Specialist
+from tests.conftest import SMALL, classifiers, require_unlike, tiny
 from tests.detectors import small
 from tests.methods.conftest import lesson
 
@@ -50,7 +52,9 @@ def test_a_student_may_begin_as_the_first_teacher() -> None:
 
 
 def test_a_student_of_another_shape_cannot_begin_as_a_teacher() -> None:
-    with pytest.raises(DmcError, match="from_teacher: the student must have the architecture and the size of tiny-1"):
+    with pytest.raises(
+        DmcError, match=r"begins as its first teacher .tiny-1. has its architecture, its size, and all of"
+    ):
         classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL, from_teacher=True, arch="cifar_resnet14")
 
 
@@ -170,3 +174,32 @@ def test_inference_twice_scales_its_specialists(tmp_path: Path) -> None:
     answers = [method.predictor(Learned.load(tmp_path / name)).logits(IMAGES) for name in ("loud", "faint")]
     torch.testing.assert_close(*answers, rtol=1e-3, atol=1e-4)
     assert 0.2 < float(answers[0][:, :2].std()) < 5
+
+
+def test_new_images_that_lie_among_the_auxiliary_ones_are_refused(labeled_folder: Path) -> None:
+    for aux in (labeled_folder, labeled_folder / "red", labeled_folder.parent):
+        with pytest.raises(DmcError, match="are named twice, and would count twice"):
+            dmc.learn(tiny("ab", 1), labeled_folder, aux, use_new=True, schedule=STILL)
+
+
+def test_a_student_that_begins_as_a_teacher_has_its_shape_unless_asked_otherwise() -> None:
+    """Not the largest teacher's, which would be the usual choice."""
+    large = Specialist.untrained("cifar_resnet14", "cd", SMALL, seed=2)
+    assert dmc.check([tiny("ab", 1), large], NOISE)["student"]["arch"] == "cifar_resnet14"
+    assert dmc.check([tiny("ab", 1), large], NOISE, recipe="best")["student"]["arch"] == "cifar_resnet8"
+    with pytest.raises(DmcError, match="either with imagenet weights or with its first teacher's"):
+        dmc.check([tiny("ab", 1), large], NOISE, from_teacher=True, weights="imagenet")
+    with pytest.raises(DmcError, match="all of its classes: choose these, or set from_teacher to false"):
+        classifiers([tiny("abe", 1).keep(["a", "b"]), large], NOISE, STILL, from_teacher=True)
+
+
+def test_repeated_names_do_not_keep_images_from_joining() -> None:
+    """A name that was held out is left out as often as it occurs, so fewer images come than were counted."""
+    twice = ListedImages(
+        ArrayImages(NOISE), [r._replace(name=f"{i // 2}") for i, r in enumerate(ArrayImages(NOISE).records())]
+    )
+    merge = classifiers([tiny("ab", 1), tiny("cd", 2)], twice, STILL)
+    merge.join(ArrayImages(NOISE[:8], np.arange(8) % 2, ("c", "d")))
+    seen, unseen = merge.open_loaders()
+    assert unseen.count == 24
+    assert 8 + 240 - 2 * 24 <= seen.count < 8 + 240 - 24

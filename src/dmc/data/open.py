@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import glob
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +43,7 @@ def open_images(spec: OneSet | Sequence[OneSet]) -> Source:
     if not spec:
         raise DmcError("no images are named; give one place or more")
     sources = [_open(one, labeled=False) for one in spec]
-    _refuse_overlap([str(one) for one in spec if isinstance(one, str | Path)])
+    refuse_overlap(spec)
     return _joined(sources)
 
 
@@ -96,9 +97,10 @@ def _joined(sources: Sequence[Source], name: str | None = None) -> Source:
     return sources[0] if len(sources) == 1 else JoinedImages(*map(Unlabeled, sources), name=name)
 
 
-def _refuse_overlap(specs: Sequence[str]) -> None:
+def refuse_overlap(specs: Iterable[Any]) -> None:
     """Refuse paths of which one lies in another: an image that is named twice would count twice."""
-    paths = [path for path, _ in map(_split, specs) if not path.startswith("hf-hub:")]
+    named = [str(one) for one in specs if isinstance(one, str | Path)]
+    paths = [path for path, _ in map(_split, named) if not path.startswith("hf-hub:")]
     seen: set[Path] = set()
     for file in sorted((file.resolve() for path in paths for file in _matched(path)), key=lambda file: len(file.parts)):
         if seen & {file, *file.parents}:

@@ -128,7 +128,9 @@ class JoinedImages(Source):
     def records(self, seed: int | None = None) -> Iterator[Record]:
         readers = [source.records(seed) for source in self.sources]
         for i in permuted([i for i, source in enumerate(self.sources) for _ in range(len(source))], seed):
-            record = next(readers[i])
+            record = next(readers[i], None)
+            if record is None:  # names that repeat, of which one was left out
+                continue
             label = self.new_labels[i][record.label] if self.classes else UNLABELED
             yield record._replace(label=label, name=f"{i + 1}: {record.name}" if self.numbered else record.name)
 

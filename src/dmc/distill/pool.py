@@ -31,13 +31,18 @@ class Pool:
     suggested: dict[str, int]  # how many images suggest each class
 
     @classmethod
-    def of(cls, probabilities: Sequence[Tensor], union: ClassUnion) -> Pool:
-        """Count what teachers answer; of those who share a class, the one who sees it more often counts."""
+    def of(cls, probabilities: Sequence[Tensor], union: ClassUnion, competing: bool = True) -> Pool:
+        """Count what teachers answer; of those who share a class, the one who sees it more often counts.
+
+        Where classes do not compete (sigmoid outputs), an image that suggests none of them is no answer.
+        """
         suggested = dict.fromkeys(union.names, 0)
+        varieties = []
         for p_NK, columns in zip(probabilities, union.columns, strict=True):
             for column, count in zip(columns, (p_NK > SURE).sum(dim=0).tolist(), strict=True):
                 suggested[union.names[column]] = max(suggested[union.names[column]], count)
-        return cls(len(probabilities[0]), [variety(p_NK) for p_NK in probabilities], suggested)
+            varieties.append(variety(p_NK if competing else p_NK[p_NK.amax(dim=1) > SURE]))
+        return cls(len(probabilities[0]), varieties, suggested)
 
     @property
     def score(self) -> float:
@@ -46,17 +51,18 @@ class Pool:
 
     @property
     def rare(self) -> list[str]:
-        """The classes that too few images suggest, the rarest first; those that none suggests are among them."""
+        """The classes that too few images suggest, the rarest first; none where the images are too few to tell."""
         enough = min(ENOUGH, PART * self.images / len(self.suggested))
-        rare = [name for name, count in self.suggested.items() if count < enough]
+        rare = [name for name, count in self.suggested.items() if count < enough and enough >= 1]
         return sorted(rare, key=lambda name: self.suggested[name])
 
 
 def variety(p_NK: Tensor) -> float:
-    """Give the entropy of a teacher's answers over the images, relative to its maximum."""
+    """Give the entropy of a teacher's answers over the images, relative to its maximum; 0 without any answer."""
     count, classes = p_NK.shape
-    shares_K = p_NK.argmax(dim=1).bincount(minlength=classes).double() / count
-    return float(torch.special.entr(shares_K).sum() / math.log(classes)) if classes > 1 else 1.0
+    most = math.log(min(count, classes)) if count else 0.0
+    shares_K = p_NK.argmax(dim=1).bincount(minlength=classes).double() / max(count, 1)
+    return float(torch.special.entr(shares_K).sum() / most) if most else float(count > 0 and classes == 1)
 
 
 def verdict(score: float) -> str:

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from dmc.data.loader import open_loader
+from dmc.data.open import sample_of
 from dmc.device import pick_device
 from dmc.distill.teachers import Teachers
 from dmc.methods.base import Learned, Lesson, Method, specialist_for
 from dmc.recipes.profile import Profile
-from dmc.tasks.classifier_consolidation import sample
+from dmc.tasks.classifier_consolidation import SAMPLE, sample
 
 
 class InferenceTwice(Method):
@@ -30,7 +31,8 @@ class InferenceTwice(Method):
         learned = Learned([*before.specialists, specialist_for(lesson)])
         if lesson.aux is not None:
             teachers: Teachers = learned.model.to(pick_device())
-            teachers.measure_scales(lesson.profile.scale, sample(open_loader(lesson.aux, teachers.transform)))
+            some = sample_of(lesson.aux, min(SAMPLE, len(lesson.aux)), lesson.seed)
+            teachers.measure_scales(lesson.profile.scale, sample(open_loader(some, teachers.transform)))
             learned.notes = {"scales": torch.tensor(teachers.scales)} if teachers.scales else {}
         return learned
 

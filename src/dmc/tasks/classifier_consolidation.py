@@ -191,7 +191,8 @@ class ClassifierConsolidation(Consolidation[Specialist]):
     def _pool(self, answers: Sequence[Tensor]) -> dict[str, Any]:
         """Tell how well the images will teach, from what each teacher answers about some of them."""
         softmax = self.student.output == "softmax"
-        found = Pool.of([part.softmax(dim=1) if softmax else part.sigmoid() for part in answers], self.teachers.union)
+        probabilities = [part.softmax(dim=1) if softmax else part.sigmoid() for part in answers]
+        found = Pool.of(probabilities, self.teachers.union, competing=softmax)
         return {
             "score": round(found.score, 3),
             "varieties": [round(one, 3) for one in found.varieties],

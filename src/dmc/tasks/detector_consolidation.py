@@ -18,6 +18,7 @@ from dmc.consolidation import Consolidation, Images
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch, ShorterSide
 from dmc.data.loader import ImageLoader
+from dmc.data.sources import Source
 from dmc.device import pick_device
 from dmc.distill.balance import HALF
 from dmc.distill.box_teachers import BoxTeachers
@@ -84,7 +85,15 @@ class DetectorConsolidation(Consolidation[Detector]):
         super().__init__(aux, config.changed(chosen), schedule)
         self.student = self._new_student(teachers)
         self._choose_matching(teachers)
-        if config.cache is not None and not self.held and not self.transform.square:
+        self._require_lasting_answers()
+
+    def join(self, images: Source) -> None:
+        super().join(images)
+        self._require_lasting_answers()  # of more images
+
+    def _require_lasting_answers(self) -> None:
+        """Refuse a cache of answers about images that are never padded alike."""
+        if self.config.cache is not None and not self.held and not self.transform.square:
             raise DmcError(
                 f"{self.aux.name} does not fit in memory, and streamed images of different shapes are padded anew in "
                 "every pass, so no answer holds twice: allow more memory, or go without a cache"
