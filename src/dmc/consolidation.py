@@ -168,7 +168,7 @@ class Consolidation(ABC, Generic[AnyModel]):
             loader, unseen = self.open_loaders()
             self.teachers.to(pick_device()).fold()
             require_trainable(self.student.module, self.objective(), loader, self.schedule)
-            self.prepare(loader)
+            self.prepare(unseen if self.joining else loader)  # new images would speak for their own teacher
             with self.remembering():
                 at = fit(
                     self.student.module,
