@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dmc.errors import DmcError
 from dmc.files import HOST
 from dmc.report.page import as_html
 from dmc.report.writing import FIGURES, save_page
@@ -133,3 +137,30 @@ def test_what_a_killed_report_left_goes_with_the_next(tmp_path: Path, monkeypatc
     assert left.name.endswith(f".{2**22 + 1}@{HOST}.part")
     save_page(everything(), tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [FIGURES, "report.html"]
+
+
+@pytest.mark.parametrize("why", [errno.ENOSPC, errno.EROFS])
+def test_a_disk_that_fails_at_any_write_leaves_the_report_before(
+    why: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every file is synced before it takes its place; here each sync fails in turn."""
+    page = save_page(everything(), tmp_path)
+    before = page.read_bytes()
+    synced: list[int] = []
+    monkeypatch.setattr("os.fsync", synced.append)
+    save_page(everything(), tmp_path)
+    assert len(synced) == len(list((tmp_path / FIGURES).iterdir())) + 1
+    page.write_bytes(before)
+    for last in (1, 2, len(synced)):
+        left = iter(range(last - 1))
+
+        def fail(_: int, left: Iterator[int] = left) -> None:
+            if next(left, None) is None:
+                raise OSError(why, os.strerror(why))
+
+        monkeypatch.setattr("os.fsync", fail)
+        said = "the disk is full" if why == errno.ENOSPC else os.strerror(why)
+        with pytest.raises(DmcError, match=f"^cannot write {page}: {said}$"):
+            save_page(everything(), tmp_path)
+        assert page.read_bytes() == before
+        assert sorted(path.name for path in tmp_path.iterdir()) == [FIGURES, "report.html"]

@@ -105,8 +105,9 @@ def save_page(page: Page, folder: Path) -> Path:
             for drawn in temporary.iterdir():
                 drawn.replace(figures / drawn.name)
         write_text(folder / PAGE, html)
-    except OSError as error:
-        raise DmcError(f"cannot write {folder / PAGE}: {system_reason(error)}") from None
+    except (OSError, DmcError) as error:  # the latter names a figure in the temporary folder
+        why = system_reason(error) or system_reason(error.__context__)
+        raise DmcError(f"cannot write {folder / PAGE}: {why}") from None
     return folder / PAGE
 
 
