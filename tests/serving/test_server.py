@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
@@ -55,7 +56,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         ("--max-rate", str(RATE), "--max-megabytes", "1", "--min-score", "0"),
     )
     command = [sys.executable, "-m", "dmc", "serve", *models, "--port", "0", "--examples", "photos", *limits]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    usual = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=folder, env=usual, **pipes) as process:
         try:
             line = process.stdout.readline() if process.stdout else ""
             found = re.search(r"http://127\.0\.0\.1:\d+", line)

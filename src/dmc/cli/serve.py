@@ -21,5 +21,6 @@ def serve(models: Shown, settings: dict[str, Any], examples: Examples = None) ->
 
     config, rest = ServeConfig.taken_from(settings)
     with serving(models, config, rest, examples) as server:
-        print(one_line(f"{', '.join(models)}: {server.url} (JSON: POST {server.url}/api/predict); Ctrl-C ends it"))
+        where = f"{server.url} (JSON: POST {server.url}/api/predict); Ctrl-C ends it"
+        print(one_line(f"{', '.join(models)}: {where}"), flush=True)  # also into a pipe or a log, before it waits
         server.run()
