@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import dmc as library
 from dmc.config import Precision, RunConfig, Schedule
 from dmc.data.batch import Batch
+from dmc.device import tiles_hidden
 from dmc.precision import autocast, fast_precision, settled
 from dmc.tasks.classifier_consolidation import Distillation
 from tests.conftest import classifiers, tiny, write_images
@@ -38,6 +39,7 @@ def test_auto_is_bf16_where_the_device_computes_it_natively_and_faster(
     able: dict[str, Any], chosen: Precision, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able)
+    monkeypatch.setattr("dmc.precision.TILES_HIDDEN", False)
     assert fast_precision(CPU) == chosen
     assert settled(Schedule(precision="auto")).precision == chosen
     assert settled(Schedule(precision="fp16")).precision == "fp16"
@@ -51,6 +53,31 @@ def test_auto_is_bf16_where_the_device_computes_it_natively_and_faster(
     assert fast_precision(CUDA) == ("bf16" if able else "fp32")
     assert asked == [False]
     assert fast_precision(torch.device("mps")) == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "hidden"),
+    [
+        ("cpuid level\t: 32\nflags\t: avx2 amx_bf16 amx_tile\n", False),
+        ("cpuid level\t: 28\nflags\t: avx2 amx_bf16 amx_tile\n", True),  # a virtual machine that was met
+        ("cpuid level\t: 28\nflags\t: avx2\n", False),
+        ("Processor: ARMv8\n", False),
+    ],
+)
+def test_matrix_tiles_that_a_virtual_machine_hides_are_not_used(
+    cpuinfo: str, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """oneDNN believes that they are there, and the program ends with an illegal instruction."""
+    assert tiles_hidden(cpuinfo) == hidden
+    monkeypatch.setattr("dmc.precision.TILES_HIDDEN", hidden)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": True, "cpu_name": "Intel Xeon"})
+    assert fast_precision(CPU) == ("fp32" if hidden else "bf16")
+
+
+def test_products_in_bf16_work_on_this_machine() -> None:
+    """Large enough that matrix tiles would be used."""
+    ones_NN = torch.ones(512, 512, dtype=torch.bfloat16)
+    assert (ones_NN @ ones_NN).unique().tolist() == [512]
 
 
 def test_the_paper_computes_in_fp32_and_users_in_what_is_fast(

@@ -1,11 +1,26 @@
 """The device that tensors live on."""
 
+import os
+import re
 from functools import lru_cache
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from dmc.processes import together
+
+
+def tiles_hidden(cpuinfo: str) -> bool:
+    """Tell whether a virtual machine shows the CPU's AMX, but not the leaf 29 of CPUID that describes its tiles."""
+    leaves = re.search(r"^cpuid level\s*:\s*(\d+)", cpuinfo, re.MULTILINE)
+    return "amx_tile" in cpuinfo and leaves is not None and int(leaves[1]) < 29
+
+
+CPUINFO = Path("/proc/cpuinfo")  # Linux alone has it
+TILES_HIDDEN = CPUINFO.is_file() and tiles_hidden(CPUINFO.read_text(errors="replace"))
+if TILES_HIDDEN:  # oneDNN would end the program with an illegal instruction; it reads this when it first computes
+    os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX10_1_512")
 
 
 def pick_device() -> torch.device:

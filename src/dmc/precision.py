@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dmc.config import Precision, Schedule
-from dmc.device import pick_device
+from dmc.device import TILES_HIDDEN, pick_device
 from dmc.processes import together
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -22,7 +22,8 @@ def fast_precision(device: torch.device) -> Precision:
         able = torch.cpu.get_capabilities()
         # Intel's CPUs without AMX take twice as long for bf16 (results/speed.md); AMD's are faster in it.
         slow = "Intel" in able.get("cpu_name", "")
-        return "bf16" if able.get("amx_bf16") or (able.get("avx512_bf16") and not slow) else "fp32"
+        tiles = able.get("amx_bf16") and not TILES_HIDDEN
+        return "bf16" if tiles or (able.get("avx512_bf16") and not slow) else "fp32"
     return "fp32"
 
 
