@@ -2,9 +2,9 @@
 
     python benchmarks/fuzz.py --count 10000
 
-Prints what ended otherwise: a traceback, "unexpected", several lines, another status. Everything runs in one process,
-in a temporary folder; trainings, downloads and connections fail where they would begin. Every fourth try is no command
-line but settings of any type, as a Python caller may give them.
+Prints what ended otherwise: a traceback, "unexpected", several lines, another status, or no end. Everything runs in one
+process, in a temporary folder; trainings, downloads, connections and servers fail where they would begin. Every fourth
+try is no command line but settings of any type, as a Python caller may give them.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import logging
 import os
 import random
 import shutil
+import signal
 import socket
 import sys
 import tempfile
@@ -59,15 +60,16 @@ NAMES = [
     "bf16", "no", "yes"
 ]  # fmt: skip
 FITTING = {
-    "teachers": ["one"], "model": ["one", "two"], "data": ["data"], "aux": ["images"], "images": ["images"],
-    "stream": ["digits"], "name": ["accuracy-g5", "accuracy-g10"],
+    "teachers": ["one"], "model": ["one", "two"], "models": ["one", "two"], "data": ["data"], "aux": ["images"],
+    "images": ["images"], "stream": ["digits"], "name": ["accuracy-g5", "accuracy-g10"],
 }  # fmt: skip
 WRITTEN = ["out", "", ".", "file.txt", "deep/out", "images", "data/..", "x" * 300, "\udcff", "a\nb"]  # below the folder
+PATIENCE = 60  # seconds after which a try hangs
 COUNTS = ("seed", "orders", "order", "jobs", "group_size", "cpus_per_cell", "gpus_per_cell")
 HEAVY = [
     "dmc.training.labeled.fit", "dmc.consolidation.fit", "dmc.bench.local.Local.run", "dmc.bench.ray_cluster.Ray.run",
     "dmc.demos.classification.run_demo", "dmc.demos.detection.run_demo", "dmc.bench.datasets.download",
-    "dmc.bench.reproduce.Reproduction.run", "dmc.bench.digits._letter",
+    "dmc.bench.reproduce.Reproduction.run", "dmc.bench.digits._letter", "dmc.serving.server.Server.run",
 ]  # fmt: skip
 PYTHON: list[Any] = [
     None, True, 0, -1, 10**400, 0.5, float("nan"), float("inf"), "", "auto", b"x", [], [1], {}, {"a": 1},
@@ -176,6 +178,12 @@ def harmless() -> Iterator[None]:
 
 def fault_of(typed: list[str]) -> str:
     """Run a command line; tell what is wrong with how it ends, or give an empty text."""
+
+    def impatient(*_: object) -> None:
+        raise TimeoutError(f"no end after {PATIENCE} s")
+
+    signal.signal(signal.SIGALRM, impatient)
+    signal.alarm(PATIENCE)
     out, err, code = io.StringIO(), io.StringIO(), None
     with patch.object(sys, "argv", ["dmc", *typed]), redirect_stdout(out), redirect_stderr(err):
         try:
@@ -184,6 +192,8 @@ def fault_of(typed: list[str]) -> str:
             code = stop.code or 0
         except BaseException:
             return traceback.format_exc()
+        finally:
+            signal.alarm(0)
     said = err.getvalue()
     if "dmc: unexpected" in said or "Traceback" in said:
         return said

@@ -17,7 +17,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 import dmc
-from dmc.consolidation import Images
+from dmc.data.auxiliary import Images
 from dmc.models.specialist import Specialist
 
 IMAGES, EPOCHS = 1200, 10

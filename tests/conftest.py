@@ -17,7 +17,7 @@ from PIL import Image
 
 import dmc as library
 from dmc.config import ClassifierConsolidateConfig, Schedule
-from dmc.consolidation import Images
+from dmc.data.auxiliary import Images
 from dmc.data.preprocess import Preprocessing
 from dmc.models.detector import Detector
 from dmc.models.model import Model

@@ -144,7 +144,7 @@ def test_more_memory_than_the_machine_has(
     dmc: Dmc, tmp_path: Path, labeled_folder: Path, two_models: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """32 images of 16x16 pixels take 24 KiB, 24 of them 18 KiB."""
-    monkeypatch.setattr("dmc.consolidation.machine_memory", lambda: 18 * 2**10 - 1)
+    monkeypatch.setattr("dmc.data.auxiliary.machine_memory", lambda: 18 * 2**10 - 1)
     aux = write_images(tmp_path / "aux", 24)
     for command in (("train", labeled_folder, "--arch", "cifar_resnet8"), ("consolidate", *two_models, "--aux", aux)):
         command = (*command, "-o", tmp_path / "out", "--size", 16, "--epochs", 1)

@@ -16,7 +16,7 @@ from dmc.checks import Check
 from dmc.choices import ResumedRun
 from dmc.classes import listed
 from dmc.config import LearnConfig, Length, Output, RunConfig
-from dmc.consolidation import Images
+from dmc.data.auxiliary import Images
 from dmc.data.decode import DecodeError
 from dmc.data.open import refuse_overlap
 from dmc.data.pictures import Picture, pictures

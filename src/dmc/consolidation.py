@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -18,10 +17,11 @@ from dmc.checks import Check
 from dmc.classes import counted
 from dmc.config import ConsolidateConfig, RunConfig, Schedule
 from dmc.cost import Cost, measured
+from dmc.data.auxiliary import Images, open_auxiliary, require_room
 from dmc.data.batch import Batch
 from dmc.data.decode import DecodeError, Skipped, Transform, decoded
 from dmc.data.loader import ENOUGH, ImageLoader, fits, held_loader, open_loader
-from dmc.data.open import OneSet, open_images, sample_of
+from dmc.data.open import sample_of
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record, Source
 from dmc.data.subsets import JoinedImages, Unlabeled, split_off
@@ -37,9 +37,6 @@ from dmc.training.findings import Findings, save_findings
 from dmc.training.loop import first_of, fit, require_trainable, step_cost
 from dmc.training.objective import Objective
 from dmc.training.run_folder import Run, versions
-
-Images = OneSet | Sequence[OneSet]  # one set of images, or several to be joined
-
 
 LOOKED_AT = 512  # auxiliary images that are looked at before training
 ASKING_SECONDS = 20  # and how long that may take
@@ -132,7 +129,11 @@ class Consolidation(ABC, Generic[AnyModel]):
     @property
     def held(self) -> bool:
         """Whether the images fit in memory. It is a part of run.json, since streamed images come in another order."""
-        return fits(self.pool, self.transform, self.config.memory_bytes)
+        return fits(len(self.pool), self.transform, self.config.memory_bytes)
+
+    def require_room(self) -> None:
+        """Refuse to hold more images than the machine has memory for, before they are read."""
+        require_room(self.pool.name, len(self.pool), self.transform, self.config.memory_bytes)
 
     @property
     def run_json(self) -> dict[str, Any]:
@@ -155,7 +156,7 @@ class Consolidation(ABC, Generic[AnyModel]):
 
     def run(self, out: str | Path | None = None, how: RunConfig = RunConfig()) -> AnyModel:  # noqa: B008 (frozen)
         """Train the student, or read it if the run in the folder `out` has finished; None writes nothing to disk."""
-        require_room(self.pool, self.transform, self.config.memory_bytes)
+        self.require_room()
         if (
             out is not None
             and self.config.cache is not None
@@ -353,25 +354,3 @@ def within(seconds: float, batches: Iterable[Batch]) -> Iterator[Batch]:
         yield batch
         if time.monotonic() - started > seconds:
             return
-
-
-def open_auxiliary(aux: Images, config: ConsolidateConfig) -> Source:
-    """Open the auxiliary images, or the sample of them that is asked for."""
-    images, limit = open_images(aux), config.aux_limit
-    return sample_of(images, limit, config.seed) if isinstance(limit, int | float) else images
-
-
-def require_room(source: Source, transform: Transform, memory: int) -> None:
-    """Refuse to hold more images than the machine has memory for, before they are read."""
-    needed, there = len(source) * transform.bytes_per_image, machine_memory()
-    if fits(source, transform, memory) and needed > there:
-        asked = f"{source.name} takes {needed / 2**30:,.1f} GiB of memory, and this machine has {there / 2**30:,.1f}"
-        raise DmcError(f"{asked}; with a smaller value of memory it is streamed")
-
-
-def machine_memory() -> float:
-    """Give the bytes of the machine's memory; infinity where the system does not tell."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return float("inf")

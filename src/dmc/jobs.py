@@ -9,7 +9,8 @@ from typing import Any
 
 from dmc.choices import NetworkChoice, ResumedRun, schedule_for, timed
 from dmc.config import AUTO, ConsolidateConfig, Length, NetworkConfig, RunConfig
-from dmc.consolidation import Consolidation, Images, open_auxiliary, require_room
+from dmc.consolidation import Consolidation
+from dmc.data.auxiliary import Images, open_auxiliary, require_room
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.errors import DmcError
@@ -35,7 +36,7 @@ class LabeledTraining:
 
     def run(self, model: Model, out: str | Path | None, how: RunConfig) -> Model:
         """Train the model for the given length, or for one that suits the number of images."""
-        require_room(self.source, model.transform, self.config.memory_bytes)
+        require_room(self.source.name, len(self.source), model.transform, self.config.memory_bytes)
         images, begun = len(self.source), ResumedRun.in_folder(out, how.resume)
         paper, usual = self.task.supervised_schedules(images, pretrained=self.network.weights is not None)
         settings: dict[str, Any] = {"weights": self.network.weights}
@@ -113,7 +114,7 @@ class Merge:
         planned = self.task.consolidation(teachers, self.aux, self.config.changed(network), schedule)
         if joining is not None:
             planned.join(joining)
-        require_room(planned.pool, planned.transform, planned.config.memory_bytes)
+        planned.require_room()
         return planned
 
     def alike(self, old: Model) -> Preprocessing | None:

@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from dmc.config import ConsolidateConfig
-from dmc.consolidation import open_auxiliary
+from dmc.data.auxiliary import open_auxiliary
 from dmc.data.decode import CenterCrop, DecodeError, decode, decode_or_skip
 from dmc.data.open import open_images, open_labeled, sample_of
 from dmc.data.readers import ArrayImages

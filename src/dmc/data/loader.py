@@ -233,14 +233,14 @@ def common_frames(frames: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return [merged[frame] for frame in frames]
 
 
-def fits(source: Source, transform: Transform, memory: int) -> bool:
-    """Tell whether all images of a source, once resized, fit into `memory` bytes."""
-    return len(source) * transform.bytes_per_image <= memory
+def fits(images: int, transform: Transform, memory: int) -> bool:
+    """Tell whether so many images, once resized, fit into `memory` bytes."""
+    return images * transform.bytes_per_image <= memory
 
 
 def open_loader(source: Source, transform: Transform, memory: int = MEMORY, workers: int | None = None) -> ImageLoader:
     """Open a loader that holds the images if they fit into `memory` bytes, and streams them if not."""
-    if fits(source, transform, memory):
+    if fits(len(source), transform, memory):
         return held_loader(source, transform)
     return StreamLoader(source, transform, workers)
 

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from dmc.config import AUTO, CONSOLIDATION, KD_TEMPERATURE, ClassifierConsolidateConfig, LossName, Schedule
-from dmc.consolidation import Consolidation, Images
+from dmc.consolidation import Consolidation
+from dmc.data.auxiliary import Images
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
 from dmc.data.loader import ImageLoader

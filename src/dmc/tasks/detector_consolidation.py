@@ -14,7 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dmc.config import AUTO, DETECTION, DetectorConsolidateConfig, LossName, Schedule
-from dmc.consolidation import Consolidation, Images
+from dmc.consolidation import Consolidation
+from dmc.data.auxiliary import Images
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch, ShorterSide
 from dmc.data.loader import ImageLoader

@@ -47,7 +47,7 @@ def fit_labeled(
         "task": {"name": objective.name, **(settings or {})},
         "data": {"name": source.name, "images": len(source), "classes": list(source.classes)},
         **(held_out.config if held_out else {}),
-        "held": fits(source, model.transform, memory),
+        "held": fits(len(source), model.transform, memory),
         "model": model.settings | {"fingerprint": model.fingerprint},
         "schedule": schedule.model_dump(),
         "seed": seed,
