@@ -16,6 +16,7 @@ class AuxCheck(TypedDict):
     undecodable: int  # of these
     first_undecodable: str  # and why; "none" if all can be
     held_out: int  # images that are not trained on
+    selected: int | None  # images that are chosen of the others; None: all are trained on
 
 
 class TimeCheck(TypedDict):

@@ -244,6 +244,13 @@ class ConsolidateConfig(NetworkConfig, DistillationConfig):
     aux_limit: int | float | str | None = option(
         None, "Use a random sample of the auxiliary images: a number of them, or a share (0.25, 25%)"
     )
+    select: int | None = option(
+        None,
+        "Train on so many of the auxiliary images, those in which the teachers see most",
+        usual="all",
+        ge=1,
+        lt=MANY,
+    )
     from_teacher: bool | None = option(
         None, "Begin with the first teacher's weights, which favours its classes; the paper begins anew", usual="no"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,11 +34,13 @@ from dmc.models.model import AnyModel
 from dmc.precision import autocast, settled
 from dmc.processes import is_main
 from dmc.seeds import seed_for
+from dmc.selection import select
 from dmc.training.findings import Findings, save_findings
 from dmc.training.loop import first_of, fit, require_trainable, step_cost
 from dmc.training.objective import Objective
 from dmc.training.run_folder import Run, versions
 
+log = logging.getLogger("dmc")
 LOOKED_AT = 512  # auxiliary images that are looked at before training
 ASKING_SECONDS = 20  # and how long that may take
 # At most a tenth of the auxiliary images is held out, to measure what the student has learned. If that tenth has fewer
@@ -45,7 +48,18 @@ ASKING_SECONDS = 20  # and how long that may take
 LEAST_HELD_OUT = 20
 COMPARED = 2048  # auxiliary images to compare on, if none are held out and others are trained on besides them
 # By other keys of run.json.
-TOLD_ELSEWHERE = {"arch", "size", "seed", "memory", "aux_limit", "held_out", "views", "recipe", "from_teacher"}
+TOLD_ELSEWHERE = {
+    "arch",
+    "size",
+    "seed",
+    "memory",
+    "aux_limit",
+    "select",
+    "held_out",
+    "views",
+    "recipe",
+    "from_teacher",
+}
 WITHOUT_EFFECT = {"workers", "cache", "cache_limit"}  # on the result
 
 
@@ -74,6 +88,10 @@ class Consolidation(ABC, Generic[AnyModel]):
         self.aux, self.config, self.schedule = open_auxiliary(aux, config), config, settled(schedule)
         tenth = len(self.aux) // 10
         self.held_out = min(config.held_out, tenth) if tenth >= LEAST_HELD_OUT else 0
+        there = len(self.aux) - self.held_out
+        self.select = config.select if config.select is not None and config.select < there else None
+        if config.select is not None and self.select is None:
+            log.warning("%s has %s images to select from, so all are used", self.aux.name, f"{there:,}")
 
     @property
     @abstractmethod
@@ -98,6 +116,10 @@ class Consolidation(ABC, Generic[AnyModel]):
     def settle(self, unseen: ImageLoader) -> None:
         """Adjust the student after training, by what it answers to auxiliary images."""
 
+    def seen_in(self, batch: Batch) -> Tensor:
+        """Tell how much of each class the teachers see in each image, as a number for each image and class."""
+        raise DmcError(f"images are not selected for {self.student.singular}s; leave out select")
+
     def grown_teacher(self, arch: str, preprocessing: Preprocessing) -> AnyModel:
         """Copy the first teacher for a student that begins as it: with outputs for all classes."""
         first, names = self.teachers.specialists[0], self.teachers.union.names
@@ -112,11 +134,6 @@ class Consolidation(ABC, Generic[AnyModel]):
         """Train on these images, too, without their labels; on a sample of them if they would outweigh the others."""
         self.joining = sample_of(images, min(len(images), len(self.aux) // 2), self.config.seed)
 
-    @property
-    def pool(self) -> Source:
-        """All images that the student may see."""
-        return self.joined(self.aux)
-
     def joined(self, aux: Source) -> Source:
         """Add the images that are trained on besides the auxiliary ones."""
         return JoinedImages(Unlabeled(aux), Unlabeled(self.joining)) if self.joining else aux
@@ -124,16 +141,18 @@ class Consolidation(ABC, Generic[AnyModel]):
     @property
     def trained_on(self) -> int:
         """The number of images in an epoch."""
-        return len(self.pool) - self.held_out
+        joining = len(self.joining) if self.joining else 0
+        return (self.select or len(self.aux) - self.held_out) + joining
 
     @property
     def held(self) -> bool:
         """Whether the images fit in memory. It is a part of run.json, since streamed images come in another order."""
-        return fits(len(self.pool), self.transform, self.config.memory_bytes)
+        return fits(self.trained_on + self.held_out, self.transform, self.config.memory_bytes)
 
     def require_room(self) -> None:
         """Refuse to hold more images than the machine has memory for, before they are read."""
-        require_room(self.pool.name, len(self.pool), self.transform, self.config.memory_bytes)
+        images = self.trained_on + self.held_out
+        require_room(self.joined(self.aux).name, images, self.transform, self.config.memory_bytes)
 
     @property
     def run_json(self) -> dict[str, Any]:
@@ -143,7 +162,13 @@ class Consolidation(ABC, Generic[AnyModel]):
             "teachers": [
                 {"from": s.name, **s.settings, "fingerprint": s.fingerprint} for s in self.teachers.specialists
             ],
-            "aux": {"name": self.aux.name, "images": len(self.aux), "held": self.held, "held_out": self.held_out},
+            "aux": {
+                "name": self.aux.name,
+                "images": len(self.aux),
+                "held": self.held,
+                "held_out": self.held_out,
+                **({"select": self.select} if self.select else {}),
+            },
             **({"joining": {"name": self.joining.name, "images": len(self.joining)}} if self.joining else {}),
             "student": self.student.settings,
             **self.config.model_dump(exclude=TOLD_ELSEWHERE | WITHOUT_EFFECT),
@@ -166,10 +191,11 @@ class Consolidation(ABC, Generic[AnyModel]):
         with Run(out, self.run_json, how) as run:
             if run.finished:
                 return run.result(self.student)
-            loader, unseen = self.open_loaders()
             self.teachers.to(pick_device()).fold()
+            loader, unseen = self.open_loaders(run.folder)
             require_trainable(self.student.module, self.objective(), loader, self.schedule)
-            self.prepare(unseen if self.joining else loader)  # new images would speak for their own teacher
+            # New images would speak for their own teacher, and selected ones are clearer than others.
+            self.prepare(unseen if self.joining or self.select else loader)
             with self.remembering():
                 at = fit(
                     self.student.module,
@@ -185,12 +211,13 @@ class Consolidation(ABC, Generic[AnyModel]):
             findings = self.compare(unseen)
             told = zip(self.teachers.specialists, findings.of_each, strict=True)
             seen = "not trained on" if self.held_out else "trained on"
+            chosen = f", {self.select} selected" if self.select else ""
             self.student.provenance = {
                 "made by": self.made_by,
                 **{f"teacher {i}": f"{s.name}, {counted(s.names)}: {words}" for i, (s, words) in enumerate(told, 1)},
                 "compared": f"on {findings.images} auxiliary images that were {seen}: {findings.overall}",
                 **({"warning": findings.warnings} if findings.warnings else {}),
-                "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {len(loader.skipped)} skipped)",
+                "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {len(loader.skipped)} skipped{chosen})",
                 **({"images besides": f"{self.joining.name} ({len(self.joining)})"} if self.joining else {}),
                 "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.config.seed}, "
                 f"{self.schedule.precision}",
@@ -227,21 +254,28 @@ class Consolidation(ABC, Generic[AnyModel]):
             finally:
                 self.teachers.tables = []
 
-    def open_loaders(self) -> tuple[ImageLoader, ImageLoader]:
+    def open_loaders(self, folder: Path) -> tuple[ImageLoader, ImageLoader]:
         """Open the images to train on, and those to compare on afterwards.
 
         These are auxiliary images that are not trained on; if none are held out, some that are.
         """
         memory, workers = self.config.memory_bytes, self.config.workers
         if not self.held_out:
-            loader = open_loader(self.pool, self.transform, memory, workers)
+            loader = open_loader(self.joined(self.selected(self.aux, folder)), self.transform, memory, workers)
             some = sample_of(self.aux, min(COMPARED, len(self.aux)), self.config.seed)
-            return loader, held_loader(some, self.transform, most_skipped=1) if self.joining else loader
+            apart = self.joining or self.select
+            return loader, held_loader(some, self.transform, most_skipped=1) if apart else loader
         sample, rest = split_off(self.aux, self.held_out, seed_for(self.config.seed, "held out"))
         unseen = held_loader(sample, self.transform, most_skipped=1)  # too few to refuse a set by; the rest is judged
         if not unseen.count:
             raise DmcError(f"none of {len(sample)} images of {self.aux.name} that were looked at can be decoded")
-        return open_loader(self.joined(rest), self.transform, memory, workers), unseen
+        return open_loader(self.joined(self.selected(rest, folder)), self.transform, memory, workers), unseen
+
+    def selected(self, images: Source, folder: Path) -> Source:
+        """Give the images that teach most, if not all are to be trained on."""
+        if self.select is None:
+            return images
+        return select(images, self.select, self.transform, self.seen_in, self.config.seed, folder)
 
     def some_batches(self, kept: int = LOOKED_AT, mixed: bool = False) -> tuple[list[Batch], int, Skipped]:
         """Give some auxiliary images, how many were tried, and which of them are broken; refuse if too many are.
@@ -307,7 +341,7 @@ class Consolidation(ABC, Generic[AnyModel]):
     def check(self) -> Check:
         """Say what can be said before anything trains: time two steps on real images, write nothing."""
         estimate = self.estimate()
-        cost = estimate.cost
+        cost, selecting = estimate.cost, len(self.aux) * estimate.cost.asking_seconds if self.select else 0
         passes = self.schedule.epochs
         images = passes * self.trained_on
         return {
@@ -327,13 +361,14 @@ class Consolidation(ABC, Generic[AnyModel]):
                 "undecodable": len(estimate.undecodable),
                 "first_undecodable": estimate.undecodable.first,
                 "held_out": self.held_out,
+                "selected": self.select,
             },
             "cost": {
                 "teachers_gflops": round(cost.asking_flops / 1e9, 3),
                 "student_gflops": round(cost.student_flops / 1e9, 3),
                 "gflops_per_second": round(cost.flops_per_second / 1e9, 1),
                 "total_gflops": round(cost.flops(self.trained_on, passes) / 1e9),
-                "image_bytes": self.transform.bytes_per_image * len(self.aux),
+                "image_bytes": self.transform.bytes_per_image * (self.trained_on + self.held_out),
                 "cache": self.config.cache,
                 "cache_bytes": cost.cache_bytes,
                 "asking_epochs": cost.asking_passes(passes),
@@ -342,7 +377,7 @@ class Consolidation(ABC, Generic[AnyModel]):
                 "epochs": passes,
                 "images": images,
                 "images_per_second": round(estimate.images_per_second, 1),
-                "seconds": round(images / estimate.images_per_second),
+                "seconds": round(images / estimate.images_per_second + selecting),
             },
         }
 

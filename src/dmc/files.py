@@ -28,6 +28,7 @@ OWN_FILES = (
     "model.safetensors",
     "README.md",
     "report.json",
+    "selected.json",
 )
 HOST = re.sub(r"[^\w-]", "", platform.node()) or "localhost"
 MOST_BYTES = 64 * 2**20  # of a file that is read whole; callers that expect more say so

@@ -107,7 +107,8 @@ class Merge:
 
     def with_teachers(self, teachers: Sequence[Model], joining: Source | None = None) -> Consolidation[Any]:
         """Build the consolidation and verify it, now that all teachers exist; `joining` are more images to train on."""
-        usual = self.task.distillation_schedules(len(self.aux), self.network.weights is not None)
+        images = min(self.config.select or len(self.aux), len(self.aux))
+        usual = self.task.distillation_schedules(images, self.network.weights is not None)
         network = {"arch": self.network.arch, "size": self.network.size, "weights": self.network.weights}
         network |= {"aux_limit": None}  # the sample is taken already
         schedule = schedule_for(self.length, *usual, self.begun)

@@ -56,6 +56,7 @@ class CheckKeywords(LengthKeywords, total=False):
     memory: float
     workers: int | None
     aux_limit: int | float | str | None
+    select: int | None
     from_teacher: bool | None
     held_out: int
     cache: str | None

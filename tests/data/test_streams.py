@@ -218,7 +218,7 @@ def test_a_run_may_be_resumed_with_other_workers(tmp_path: Path, aux_folder: Pat
         for workers in (1, 3)
     )
     assert one.run_json == three.run_json
-    loader, _ = three.open_loaders()
+    loader, _ = three.open_loaders(tmp_path)
     assert isinstance(loader, StreamLoader)
     assert loader.workers == 3
     how: Any = {"arch": "cifar_resnet8", "size": 16, "epochs": 1, "memory": 0, "val": None}

@@ -59,7 +59,7 @@ def test_a_student_of_another_shape_cannot_begin_as_a_teacher() -> None:
 
 
 @pytest.mark.parametrize(("new", "joining"), [(40, 40), (200, 120)])
-def test_new_images_join_the_auxiliary_ones(new: int, joining: int) -> None:
+def test_new_images_join_the_auxiliary_ones(new: int, joining: int, tmp_path: Path) -> None:
     """All of them, or half as many as there are auxiliary ones; none is among those to compare on."""
     bright = ArrayImages(np.full((new, 16, 16, 3), 255, dtype=np.uint8), np.arange(new) % 2, ("c", "d"))
     merge = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL)
@@ -67,17 +67,17 @@ def test_new_images_join_the_auxiliary_ones(new: int, joining: int) -> None:
     merge.join(bright)
     assert (merge.held_out, merge.trained_on) == (24, 216 + joining)
     assert merge.run_json["joining"]["images"] == joining
-    seen, unseen = merge.open_loaders()
+    seen, unseen = merge.open_loaders(tmp_path)
     white = [sum(int((batch.images_N3HW == 255).all(dim=(1, 2, 3)).sum()) for batch in loader.in_order(16))
              for loader in (seen, unseen)]  # fmt: skip
     assert (seen.count, unseen.count, white) == (216 + joining, 24, [joining, 0])
     assert all(bool((batch.labels_N == -1).all()) for batch in seen.in_order(16))
 
 
-def test_without_images_to_spare_students_are_compared_on_auxiliary_ones_alone() -> None:
+def test_without_images_to_spare_students_are_compared_on_auxiliary_ones_alone(tmp_path: Path) -> None:
     merge = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE[:40], STILL, held_out=0)
     merge.join(ArrayImages(np.zeros((8, 16, 16, 3), dtype=np.uint8), np.arange(8) % 2, ("c", "d")))
-    assert [loader.count for loader in merge.open_loaders()] == [48, 40]
+    assert [loader.count for loader in merge.open_loaders(tmp_path)] == [48, 40]
 
 
 def test_recipe_best_begins_as_the_old_model_and_looks_at_new_images(labeled_folder: Path, tmp_path: Path) -> None:
@@ -193,13 +193,13 @@ def test_a_student_that_begins_as_a_teacher_has_its_shape_unless_asked_otherwise
         classifiers([tiny("abe", 1).keep(["a", "b"]), large], NOISE, STILL, from_teacher=True)
 
 
-def test_repeated_names_do_not_keep_images_from_joining() -> None:
+def test_repeated_names_do_not_keep_images_from_joining(tmp_path: Path) -> None:
     """A name that was held out is left out as often as it occurs, so fewer images come than were counted."""
     twice = ListedImages(
         ArrayImages(NOISE), [r._replace(name=f"{i // 2}") for i, r in enumerate(ArrayImages(NOISE).records())]
     )
     merge = classifiers([tiny("ab", 1), tiny("cd", 2)], twice, STILL)
     merge.join(ArrayImages(NOISE[:8], np.arange(8) % 2, ("c", "d")))
-    seen, unseen = merge.open_loaders()
+    seen, unseen = merge.open_loaders(tmp_path)
     assert unseen.count == 24
     assert 8 + 240 - 2 * 24 <= seen.count < 8 + 240 - 24

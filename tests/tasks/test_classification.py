@@ -228,10 +228,12 @@ def test_settings_that_cannot_be() -> None:
         classifiers([tiny("ab"), tiny("cd")], NOISE, QUICK, loss="kd", temperature=0)
 
 
-def test_a_teacher_that_breaks_after_the_training_is_refused_before_it_is_compared(aux_folder: Path) -> None:
+def test_a_teacher_that_breaks_after_the_training_is_refused_before_it_is_compared(
+    aux_folder: Path, tmp_path: Path
+) -> None:
     """The student would be balanced by answers that are not numbers."""
     merge = classifiers([tiny("ab", 1), tiny("cd", 2)], aux_folder, QUICK)
-    _, unseen = merge.open_loaders()
+    _, unseen = merge.open_loaders(tmp_path)
     parameter = next(merge.teachers.specialists[1].module.parameters())
     with torch.no_grad():
         parameter.fill_(float("nan"))

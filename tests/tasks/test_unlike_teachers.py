@@ -62,12 +62,14 @@ def test_the_faint_teacher_is_drowned_in_the_papers_form_only(teachers: list[Spe
 
 
 @pytest.mark.slow
-def test_balanced_blocks_win_by_their_number_of_classes_on_unseen_images(teachers: list[Specialist]) -> None:
+def test_balanced_blocks_win_by_their_number_of_classes_on_unseen_images(
+    teachers: list[Specialist], tmp_path: Path
+) -> None:
     """The numbers of classes may differ: five and two."""
     cut = [teachers[0], teachers[1].keep(["5", "6"])]
     plan = ClassifierConsolidation(cut, letters(2000, 0), schedule=SHORT.changed({"epochs": 2}))
     assert plan.held_out == 200
-    _, unseen = plan.open_loaders()
+    _, unseen = plan.open_loaders(tmp_path)
     student = plan.run()
     images = next(unseen.in_order(200)).images_N3HW
     answers = student.logits(images).argmax(dim=1)

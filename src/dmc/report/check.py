@@ -23,6 +23,8 @@ def as_text(found: Check) -> str:
     aux, estimate = found["aux"], found["estimate"]
     where = "held in memory" if aux["held_in_memory"] else "streamed"
     lines.append(f"auxiliary images: {aux['images']:,} in {one_line(aux['name'])}, {where} at {shape(aux['size'])}")
+    if aux["selected"] is not None:
+        lines.append(f"  the teachers are asked about all, and {aux['selected']:,} are selected to train on")
     if aux["undecodable"]:
         first = one_line(aux["first_undecodable"])
         lines.append(f"  {aux['undecodable']} of the first {aux['tried']} cannot be decoded (first: {first})")

@@ -74,7 +74,8 @@ def went_in(run: RunFolder) -> Section:
         shown.append(teacher_table(record.teachers))
     if record.aux:
         held = f"; {record.aux.held_out:,} of them were not trained on" if record.aux.held_out else ""
-        facts = {"auxiliary images": f"{record.aux.images:,} in {record.aux.name}{held}"}
+        chosen = f"; {record.aux.select:,} were selected to train on" if record.aux.select else ""
+        facts = {"auxiliary images": f"{record.aux.images:,} in {record.aux.name}{held}{chosen}"}
         shared = ClassUnion.of([teacher.classes for teacher in record.teachers]).shared
         shown.append(Facts(facts | {"classes that several teachers know": listed(shared, 60) or "none"}))
     if run.findings and run.findings.sheet:

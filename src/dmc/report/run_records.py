@@ -31,6 +31,7 @@ class ImagesRecord(Document):
     name: str
     images: int
     held_out: int = 0
+    select: int | None = None
     classes: tuple[str, ...] = ()
 
 

@@ -137,6 +137,9 @@ class ClassifierConsolidation(Consolidation[Specialist]):
             raise DmcError(f"{self.student.arch} has no last layer whose outputs could be balanced: use balance=False")
         return layer
 
+    def seen_in(self, batch: Batch) -> Tensor:
+        return self.teachers.logits(batch.images_N3HW)
+
     def objective(self) -> Objective:
         return Distillation(self.student, self.teachers, self.config.loss, self.config.temperature or KD_TEMPERATURE)
 

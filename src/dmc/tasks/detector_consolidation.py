@@ -136,6 +136,11 @@ class DetectorConsolidation(Consolidation[Detector]):
     def different_views(self) -> int:
         return 2 if self.schedule.flip else 1  # detectors are not trained on shifted crops
 
+    def seen_in(self, batch: Batch) -> Tensor:
+        selected = self.teachers.select(batch.images_N3HW, self.config.anchors, DetectionBatch.of(batch).sizes)
+        self.teachers.require_finite()
+        return selected.logits_NST.amax(dim=1)
+
     def objective(self) -> Objective:
         return DetectionDistillation(self.student, self.teachers, self.config.loss, self.config.box_weight)
 

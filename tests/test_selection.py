@@ -1,0 +1,98 @@
+"""Which auxiliary images are chosen, and that a run goes on with them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import dmc
+from dmc.config import DetectorConsolidateConfig, Schedule
+from dmc.errors import DmcError
+from dmc.selection import most_telling
+from dmc.tasks.detector_consolidation import DetectorConsolidation
+from tests.conftest import classifiers, tiny, write_images
+from tests.detectors import small
+
+STILL = Schedule(epochs=1, lr=1e-6, batch_size=16, weight_decay=0)
+NOISE = np.random.default_rng(0).integers(0, 256, (240, 16, 16, 3), dtype=np.uint8)
+
+
+def test_each_class_has_its_clearest_images_and_the_rest_is_drawn() -> None:
+    """Of ten images seven are the clearest: by rank 0, 1, 2, 2 of one class and 0, 1, 1 of the other."""
+    seen_NT = torch.zeros(100, 2)
+    seen_NT[:20, 0] = torch.arange(20, 0, -1)  # the first class has its images from place 0 on
+    seen_NT[50:70, 1] = 100 * torch.arange(20.0, 0, -1)  # the other from 50 on, and speaks louder
+    chosen = most_telling(seen_NT, 10, seed=0)
+    assert len(set(chosen)) == 10
+    assert set(chosen) >= {0, 1, 2, 50, 51, 52}
+    assert len(set(chosen) - {*range(4), *range(50, 54)}) == 3
+    assert set(most_telling(seen_NT, 10, seed=1)) != set(chosen)
+    assert most_telling(seen_NT, 100, seed=0) == list(range(100))
+
+
+def test_a_student_sees_only_the_images_that_were_selected_and_resumes_with_them(tmp_path: Path) -> None:
+    teachers, out = [tiny("ab", 1), tiny("cd", 2)], tmp_path / "out"
+    plan = classifiers(teachers, NOISE, STILL, select=40)
+    assert (plan.held_out, plan.trained_on, plan.run_json["aux"]["select"]) == (24, 40, 40)
+    student = dmc.consolidate(teachers, NOISE, out, schedule=STILL, select=40, report=False)
+    names = json.loads((out / "selected.json").read_text())
+    assert len(set(names)) == 40
+    assert json.loads((out / "metrics.jsonl").read_text())["images"] == 40
+    assert "40 selected" in student.provenance["auxiliary images"]
+
+    target_NT = plan.teachers.logits(torch.from_numpy(NOISE).permute(0, 3, 1, 2))
+    seen, unseen = plan.open_loaders(out)  # by the names in the folder
+    assert (seen.count, unseen.count) == (40, 24)
+    theirs_NT = torch.cat([plan.teachers.logits(batch.images_N3HW) for batch in seen.in_order(16)])
+    assert (theirs_NT.amax(dim=0) > target_NT.quantile(0.97, dim=0)).all()  # each class has some of its clearest
+
+    (out / "selected.json").write_text(json.dumps(names[1:]))
+    with pytest.raises(DmcError, match=r"selected.json does not name 40 images of"):
+        plan.open_loaders(out)
+    (out / "selected.json").write_text("{}")
+    with pytest.raises(DmcError, match=r"selected.json is damaged: it should be a valid array"):
+        plan.open_loaders(out)
+
+
+def test_broken_images_are_not_selected(tmp_path: Path) -> None:
+    images = write_images(tmp_path / "images", 30)
+    for i in range(3):
+        (images / f"broken-{i}.png").write_bytes(b"no")
+    teachers = [tiny("ab", 1), tiny("cd", 2)]
+    seen, _ = classifiers(teachers, images, STILL, select=30).open_loaders(tmp_path)
+    assert (seen.count, len(seen.skipped)) == (30, 0)
+    with pytest.raises(DmcError, match=r"only 30 images of .*images can be decoded: select fewer"):
+        classifiers(teachers, images, STILL, select=32).open_loaders(tmp_path / "images")
+
+
+def test_more_than_there_are_is_all_of_them(caplog: pytest.LogCaptureFixture) -> None:
+    plan = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL, select=240)
+    assert (plan.select, plan.trained_on) == (None, 216)
+    assert "216 images to select from, so all are used" in caplog.text
+
+
+def test_check_tells_of_the_selection_and_its_cost() -> None:
+    teachers = [tiny("ab", 1), tiny("cd", 2)]
+    found = dmc.check(teachers, NOISE, select=40, epochs=3)
+    assert (found["aux"]["selected"], found["estimate"]["images"]) == (40, 120)
+    assert found["cost"]["image_bytes"] == (40 + 24) * 3 * 16 * 16
+
+
+def test_detectors_select_images_by_the_highest_score_of_each_class(tmp_path: Path) -> None:
+    images, teachers = write_images(tmp_path / "images", 20, size=64), [small("ab", seed=1), small("cd", seed=2)]
+    out = tmp_path / "out"
+    settings: dict[str, Any] = {"anchors": 10**6, "weights": None}
+    merge = DetectorConsolidation(teachers, images, DetectorConsolidateConfig.of(settings))
+    batch = merge.some_batches()[0][0]
+    with torch.no_grad():
+        theirs = [teacher.answers(batch.images_N3HW).logits_NAK.amax(dim=1) for teacher in teachers]
+    torch.testing.assert_close(merge.seen_in(batch), torch.cat(theirs, dim=1))
+
+    dmc.consolidate(teachers, images, out, select=4, epochs=1, batch_size=2, weights="random", report=False)
+    assert len(set(json.loads((out / "selected.json").read_text()))) == 4
+    assert json.loads((out / "metrics.jsonl").read_text())["images"] == 4
