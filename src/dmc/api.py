@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Unpack, overload
 
 from dmc.checks import Check
 from dmc.choices import ResumedRun
-from dmc.classes import listed
-from dmc.config import LearnConfig, Length, Output, RunConfig
+from dmc.config import Length, Output, RunConfig
 from dmc.data.auxiliary import Images
 from dmc.data.decode import DecodeError
-from dmc.data.open import refuse_overlap
 from dmc.data.pictures import Picture, pictures
 from dmc.data.preprocess import Preprocessing
-from dmc.data.sources import Source
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.distill.teachers import TeacherGroup, Teachers
 from dmc.errors import DmcError
@@ -32,6 +28,7 @@ from dmc.exporting.export import TOLERANCE, Exported, ExportFormat, export_model
 from dmc.files import require_own
 from dmc.jobs import LabeledTraining, Merge
 from dmc.keywords import CheckKeywords, ConsolidateKeywords, LearnKeywords, PredictKeywords, TrainKeywords
+from dmc.learning import learned
 from dmc.models import load as loading
 from dmc.models.detector import Detector
 from dmc.models.model import AnyModel, Model, require
@@ -225,60 +222,11 @@ def learn(
         out: a folder for both runs and the result; None writes nothing to disk.
         keep: the classes to learn, as for `train`.
         val: labeled data to test the specialist on, as for `train`.
-        **settings: those of `consolidate`, and `specialist_epochs` or a whole `specialist_schedule`, `from_old` and
-            `use_new`. Each of the two trainings gets half of `minutes`.
+        **settings: those of `consolidate`, and `specialist_epochs` or a whole `specialist_schedule`, `from_old`,
+            `keep_specialists` and `use_new`. Each of the two trainings gets half of `minutes`.
     """
     how, rest = RunConfig.taken_from(settings)
-    best = LearnConfig.best_form if rest.get("recipe") == "best" else {}
-    own, rest = LearnConfig.taken_from({**best, **rest})
-    own.require_sense(Length.taken_from(rest)[0])
-    old = load(model)
-    task = task_of([old])
-    source, held_out = task.open_labeled(data, val, keep)
-    require_news(old, source)
-    if out is not None and is_main():
-        require_own(Path(out), how.resume)
-    merge = Merge.chosen([old], aux, out, how, rest, share=0.5)
-    new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
-    joining = source if own.use_new else None
-    if joining is not None:
-        refuse_overlap([data, *(aux if isinstance(aux, list | tuple) else [aux])])
-    first = merge.timed(merge.with_teachers([old, new], joining))  # refuses it before the specialist trains for days
-
-    length = _for_specialist(merge.length, own)
-    begins_as = old if own.from_old else None
-    network = replace(merge.network, begins_as=f"{old.name}'s" if begins_as else "")
-    what = f"specialist: {network}"
-    training = LabeledTraining(task, source, held_out, merge.network, length, merge.config, what, begins_as)
-    place = Path(out) / "specialist" if out is not None else None
-    new = training.run(new, place, how)
-
-    merging = merge.with_teachers([old, new], joining)
-    merging.schedule, merging.made_by = first.schedule, f"dmc learn, new classes from {source.name}"
-    tested = {key: line for key, line in new.provenance.items() if key.startswith("held-out")}
-    merging.notes = {f"{key} of the new classes' own model": line for key, line in tested.items()}
-    taught: Model = merging.run(out, how)
-    return _reported(taught, out, how)
-
-
-def _for_specialist(length: Length, own: LearnConfig) -> Length:
-    """Give the specialist its own epochs or schedule; the other changes hold for both trainings."""
-    changes = {key: value for key, value in length.changes.items() if key != "epochs"}
-    changes |= {} if own.specialist_epochs is None else {"epochs": own.specialist_epochs}
-    return length.changed({"schedule": own.specialist_schedule, "changes": changes})
-
-
-def require_news(old: Model, source: Source) -> None:
-    """Warn about classes of the data that the old model already knows; refuse if it knows them all."""
-    known = [name for name in source.classes if name in old.names]
-    if len(known) == len(source.classes):
-        raise DmcError(
-            f"{old.name} knows {listed(known, 5)} already: there is nothing new to learn from {source.name}; to merge "
-            "anyway, train a model on it and consolidate the two; if classes only share a name, rename one"
-        )
-    if known:
-        both = "both models teach them, and the target is the mean of the two"
-        log.warning("%s knows %d of the classes already (%s): %s", old.name, len(known), listed(known, 5), both)
+    return _reported(learned(model, data, aux, out, keep, val, how, rest), out, how)
 
 
 @overload

@@ -318,12 +318,17 @@ class LearnConfig(Config):
     from_old: bool | None = option(
         None, "Begin the new classes' own model with the old model's weights, at half of the learning rate", usual="no"
     )
+    keep_specialists: bool = option(
+        False, "Keep every lesson's own model beside the merged one, and merge all of them at once", usual="no"
+    )
     use_new: bool | None = option(
         None, "Let the new images join the auxiliary ones, without labels, half as many at most", usual="no"
     )
 
-    def require_sense(self, length: Length) -> None:
-        """Refuse what contradicts itself, before anything is loaded."""
+    def require_sense(self, length: Length, out: object) -> None:
+        """Refuse what contradicts itself, before anything is loaded; `out` is the folder of the result."""
+        if self.keep_specialists and out is None:
+            raise DmcError("keep_specialists writes models into the folder of the result: name one (out)")
         given = {"minutes": length.minutes, "specialist_schedule": self.specialist_schedule}
         for name, value in given.items():
             if value is not None and self.specialist_epochs is not None:

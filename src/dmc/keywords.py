@@ -86,6 +86,7 @@ class LearnKeywords(ConsolidateKeywords, total=False):
     specialist_epochs: int | None
     specialist_schedule: Schedule | None
     from_old: bool | None
+    keep_specialists: bool
     use_new: bool | None
 
 
