@@ -45,6 +45,9 @@ JOBS: dict[str, tuple[str, ...]] = {
     "consolidate, answers kept": (
         *(*MERGE, "aux", "-o", "{}/out", "--epochs", "20", "--batch-size", "8", "--cache", "{}/answers", *ALWAYS),
     ),
+    "consolidate, selected": (
+        *(*MERGE, "aux", "-o", "{}/out", "--epochs", "20", "--batch-size", "8", "--select", "16", *ALWAYS),
+    ),
     "consolidate detectors": (
         *("consolidate", "x", "y", "--aux", "voc/JPEGImages", "-o", "{}/out", "--weights", "random", "--epochs", "8"),
         *("--batch-size", "4", *ALWAYS),
