@@ -131,6 +131,7 @@ def test_check_says_what_will_happen_and_changes_nothing(
         "undecodable": 1,
         "first_undecodable": f"{aux_folder / 'broken.png'}: it is not an image",
         "held_out": 0,
+        "selected": None,
     }
     assert found["estimate"]["images"] == 100
     assert found["estimate"]["seconds"] == pytest.approx(100 / found["estimate"]["images_per_second"], abs=1)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gzip
 import io
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
 import pytest
 import scipy.io
@@ -19,6 +21,7 @@ from dmc.bench.readers import excluded
 from dmc.data.decode import CenterCrop, decode
 from dmc.data.sources import Source
 from dmc.errors import DmcError
+from dmc.recipes.profile import load_profile
 from tests.conftest import Answer
 
 RNG = np.random.default_rng(0)
@@ -265,3 +268,32 @@ def test_folders_are_found_where_they_are_read_from(tmp_path: Path) -> None:
     download(["coco-others", "coco-exclusive"], tmp_path)
     with pytest.raises(DmcError, match=r"instances_train2017.json is not a COCO annotation file"):
         open_dataset("coco-others", tmp_path)
+
+
+def test_larger_pools_join_two_folders(tmp_path: Path) -> None:
+    """Of two tables by WordNet ids, CIFAR-100's classes are left out of both; a bicycle (n02835271) is one of them."""
+    for folder, count in (("tiny_imagenet", 2), ("tiny_imagenet_more", 3)):
+        for wnid in ("n01629819", "n02835271"):
+            for i in range(count):
+                photo(tmp_path / "photos" / folder / wnid / f"{i}.png", (40 * i, 90, 10))
+        table = datasets.load_dataset("imagefolder", data_dir=str(tmp_path / "photos" / folder), split="train")
+        (tmp_path / folder).mkdir()
+        table.to_parquet(tmp_path / folder / "train.parquet")
+    assert len(open_dataset("tiny-imagenet-more", tmp_path).train) == 5
+    assert len(open_dataset("tiny-imagenet", tmp_path).train) == 2
+    for folder, count in (("coco", 2), ("coco_more", 3)):
+        (tmp_path / folder).mkdir()
+        with tarfile.open(tmp_path / folder / "coco-0.tar", "w") as tar:
+            for i in range(count):
+                tar.add(tmp_path / "photos" / "tiny_imagenet_more" / "n01629819" / f"{i}.png", f"{folder}{i}.png")
+    assert len(open_dataset("coco-more", tmp_path).train) == 5
+    assert len(open_dataset("coco-small", tmp_path).train) == 2
+
+
+def test_a_night_has_all_classes_and_the_larger_pools() -> None:
+    cifar, voc = (load_profile("night", stream) for stream in ("icifar100", "voc"))
+    assert (cifar.classes, cifar.aux, cifar.aux_images, cifar.arch) == (
+        None, "tiny-imagenet-more", 64000, "cifar_resnet32"
+    )  # fmt: skip
+    assert 64000 * cifar.consolidation.epochs >= 500_000  # images seen
+    assert (voc.aux, voc.arch, voc.size) == ("coco-more", load_profile("lite", "voc").arch, 128)

@@ -18,6 +18,7 @@ from dmc.bench import readers
 from dmc.bench.coco import with_other_objects, without_voc_objects
 from dmc.data.annotations import open_annotated
 from dmc.data.readers import FolderImages, TarImages
+from dmc.data.subsets import JoinedImages
 from dmc.data.tables import ParquetImages
 from dmc.errors import DmcError, first_line
 
@@ -161,6 +162,14 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
         ),
         Layout(("tiny-imagenet-200/train",), lambda train: readers.tiny_imagenet(FolderImages(train[0], labeled=True))),
     ),
+    "tiny-imagenet-more": (
+        Layout(
+            ("tiny?imagenet/**/train*.parquet", "tiny?imagenet?more/**/train*.parquet"),
+            lambda some, more: readers.tiny_imagenet(
+                JoinedImages(*(ParquetImages(files, True, None, None) for files in (some, more)))
+            ),
+        ),
+    ),
     "mnist": (
         Layout(("mnist/**/train*.parquet",), readers.unlabeled_table),
         Layout(("mnist/train-images-idx3-ubyte",), readers.mnist),
@@ -195,6 +204,12 @@ LAYOUTS: dict[str, tuple[Layout, ...]] = {
     "coco-others": (Layout(COCO, lambda file, images: readers.Splits(with_other_objects(file[0], images[0]))),),
     "coco-exclusive": (Layout(COCO, lambda file, images: readers.Splits(without_voc_objects(file[0], images[0]))),),
     "coco-small": (Layout(("coco/coco-*.tar",), lambda shards: readers.Splits(TarImages(shards))),),
+    "coco-more": (
+        Layout(
+            ("coco/coco-*.tar", "coco_more/coco-*.tar"),
+            lambda some, more: readers.Splits(JoinedImages(TarImages(some), TarImages(more))),
+        ),
+    ),
 }
 
 DATASETS: dict[str, About] = {

@@ -34,7 +34,7 @@ AUX = "Unlabeled images: a folder, parquet, tar shards, npz, a glob, hf-hub:OWNE
 Aux = Annotated[list[str], typer.Option(help=AUX)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; accuracies and probabilities are fractions")]
 Orders = Annotated[int, typer.Option(min=1, max=MOST_ORDERS, help="Number of class orders; order 0 is iCaRL's")]
-ProfileName = Annotated[str, typer.Option(help="paper, lite or smoke")]
+ProfileName = Annotated[str, typer.Option(help="paper, night, lite or smoke")]
 DataRoot = Annotated[Path | None, typer.Option(envvar="DMC_DATA", help="Folder of the data sets")]
 Download = Annotated[bool, typer.Option("--download", help="Download missing data where possible")]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Random seed")]
