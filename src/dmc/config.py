@@ -25,6 +25,7 @@ Centring = Literal["per-teacher", "none"]
 Scale = Literal["none", "pool-std", "balanced", "auto"]
 Output = Literal["softmax", "sigmoid"]
 Matching = Literal["auto", "anchors", "boxes"]
+Weighting = Literal["even", "confidence"]
 ProfileName = Literal["auto", "paper"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 # By accelerate's names, which are also those of their packages.
@@ -226,6 +227,9 @@ class DetectorDistillationConfig(DistillationConfig):
     whose: ClassVar[str] = "detectors"
 
     anchors: int = option(64, "Detectors: anchors to distil in each image", ge=1, lt=MANY)
+    weighting: Weighting | None = option(
+        None, "Detectors: let these anchors count alike, or by how sure the teachers are", usual="even"
+    )
     # lambda, for boxes coded as torchvision does: RetinaNet's with weights (1, 1, 1, 1)
     box_weight: float = option(1.0, "Detectors: weight of the box loss (lambda in Eq. 8)", ge=0, lt=LARGE)
     matching: Matching = option(
@@ -240,7 +244,9 @@ class ConsolidateConfig(NetworkConfig, DistillationConfig):
 
     paper_form: ClassVar[Mapping[str, Any]] = {"held_out": 0}  # the paper trains on every image
     best_form: ClassVar[Mapping[str, Any]] = {}  # what recipe `best` sets
+    best_lesson: ClassVar[Mapping[str, Any]] = {}  # and what it sets of `learn`
 
+    recipe: Recipe = option("usual", "best sets what was found to help beyond the paper, unless you set it")
     aux_limit: int | float | str | None = option(
         None, "Use a random sample of the auxiliary images: a number of them, or a share (0.25, 25%)"
     )
@@ -292,24 +298,21 @@ class ConsolidateConfig(NetworkConfig, DistillationConfig):
 
 class ClassifierConsolidateConfig(ConsolidateConfig, ClassifierDistillationConfig):
     whose: ClassVar[str] = "classifiers"
-    recipe: Recipe = option(
-        "usual", "Classifiers: best sets what was found to help beyond the paper, unless you set it"
-    )
     # The paper's literal form (section 3.1): Eq. 4 and no more.
     paper_form: ClassVar[Mapping[str, Any]] = {"scale": "none", "balance": False, "held_out": 0}
     best_form: ClassVar[Mapping[str, Any]] = {"from_teacher": True}
+    best_lesson: ClassVar[Mapping[str, Any]] = {"from_old": True, "use_new": True}
 
 
 class DetectorConsolidateConfig(ConsolidateConfig, DetectorDistillationConfig):
     whose: ClassVar[str] = "detectors"
+    best_form: ClassVar[Mapping[str, Any]] = {"from_teacher": True, "anchors": 512, "weighting": "confidence"}
 
     held_out: int = keyword(96, "Auxiliary images that are not trained on, a tenth of all at most", ge=0, lt=MANY)
 
 
 class LearnConfig(Config):
     """Settings that `learn` has besides those of a consolidation: the new classes' specialist, and their images."""
-
-    best_form: ClassVar[Mapping[str, Any]] = {"from_old": True, "use_new": True}
 
     specialist_epochs: int | None = option(
         None, "Passes over the labeled images", usual="by the number of images; paper 200", ge=1, lt=MANY

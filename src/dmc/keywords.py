@@ -55,6 +55,7 @@ class CheckKeywords(LengthKeywords, total=False):
     seed: int
     memory: float
     workers: int | None
+    recipe: Literal["usual", "best"]
     aux_limit: int | float | str | None
     select: int | None
     from_teacher: bool | None
@@ -65,8 +66,8 @@ class CheckKeywords(LengthKeywords, total=False):
     temperature: float | None
     scale: Literal["none", "pool-std", "balanced", "auto"] | None
     balance: bool | None
-    recipe: Literal["usual", "best"]
     anchors: int
+    weighting: Literal["even", "confidence"] | None
     box_weight: float
     matching: Literal["auto", "anchors", "boxes"]
 

@@ -37,11 +37,12 @@ def learned(
     settings: Mapping[str, Any],
 ) -> Model:
     """Train the specialist and merge: the work of `dmc.learn`, whose arguments these are."""
-    best = LearnConfig.best_form if settings.get("recipe") == "best" else {}
-    own, rest = LearnConfig.taken_from({**best, **settings})
+    own, rest = LearnConfig.taken_from(settings)
     own.require_sense(Length.taken_from(rest)[0], out)
     old = load(model)
     task = task_of([old])
+    if rest.get("recipe") == "best":
+        own = own.changed({k: v for k, v in task.consolidate_config.best_lesson.items() if getattr(own, k) is None})
     source, held_out = task.open_labeled(data, val, keep)
     require_news(old, source)
     if out is not None and is_main():

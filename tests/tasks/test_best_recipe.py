@@ -19,7 +19,7 @@ from dmc.methods import METHODS
 from dmc.methods.base import Learned
 from dmc.models.model import Model
 from dmc.models.specialist import Specialist
-from tests.conftest import SMALL, classifiers, require_unlike, tiny
+from tests.conftest import SMALL, classifiers, require_unlike, tiny, write_images
 from tests.detectors import small
 from tests.methods.conftest import lesson
 
@@ -112,11 +112,25 @@ def test_a_specialist_that_begins_as_the_old_model_takes_smaller_steps(labeled_f
 def test_recipes_that_contradict_each_other(labeled_folder: Path) -> None:
     with pytest.raises(DmcError, match=r"profile 'paper' .* recipe 'best' goes beyond it"):
         dmc.consolidate([tiny("ab", 1), tiny("cd", 2)], NOISE, recipe="best", profile="paper")
-    pair = [small("ab", seed=1), small("cd", seed=2)]
-    with pytest.raises(DmcError, match="recipe is a setting of classifiers"):
-        dmc.consolidate(pair, NOISE, recipe="best")
     with pytest.raises(DmcError, match="cannot begin with the weights of tiny-1, a cifar_resnet8"):
         dmc.learn(tiny("ab", 1), labeled_folder, NOISE, from_old=True, arch="cifar_resnet14")
+
+
+def test_recipe_best_of_detectors(tmp_path: Path) -> None:
+    """The student begins as the first teacher; more anchors teach it, by confidence. What is set goes before that."""
+    pair, out = [small("ab", seed=1), small("cd", seed=2)], tmp_path / "out"
+    images = write_images(tmp_path / "images", 8, size=64)
+    student = dmc.consolidate(pair, images, out, recipe="best", schedule=STILL, report=False)
+    asked = run_json(out)
+    assert (asked["anchors"], asked["weighting"], asked["from_teacher"]) == (512, "confidence", True)
+    for name, weight in student.module.named_parameters():
+        if "cls_logits" not in name:
+            torch.testing.assert_close(weight, pair[0].module.get_parameter(name), rtol=1e-4, atol=1e-6)
+    out = tmp_path / "other"
+    dmc.consolidate(pair, images, out, recipe="best", anchors=32, weighting="even", schedule=STILL, report=False)
+    assert (run_json(out)["anchors"], run_json(out)["weighting"]) == (32, "even")
+    with pytest.raises(DmcError, match="centred logits do not tell how sure a teacher is: set weighting even, or"):
+        dmc.consolidate(pair, images, recipe="best", centring="per-teacher")
 
 
 def test_begin_as_copies_all_but_the_outputs() -> None:

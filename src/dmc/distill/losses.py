@@ -20,6 +20,17 @@ def l1(student_NT: Tensor, target_NT: Tensor) -> Tensor:
     return F.l1_loss(student_NT, target_NT)
 
 
+def loss_of_each(name: LossName) -> Callable[[Tensor, Tensor], Tensor]:
+    """Give the loss of this name for each row by itself, of which `l2` and `l1` are the mean."""
+    distance = {"l2": F.mse_loss, "l1": F.l1_loss}[name]
+    return lambda student_MT, target_MT: distance(student_MT, target_MT, reduction="none").mean(dim=1)
+
+
+def weighted_mean(values_M: Tensor, weights_M: Tensor) -> Tensor:
+    """Give the mean of values that count as much as their weights say, which are positive."""
+    return (values_M * weights_M).sum() / weights_M.sum()
+
+
 def kd(student_NT: Tensor, target_NT: Tensor, temperature: float) -> Tensor:
     """Give the KL divergence of softened distributions, times T^2 to keep the gradients' size (Hinton et al. 2015)."""
     student = F.log_softmax(student_NT / temperature, dim=1)

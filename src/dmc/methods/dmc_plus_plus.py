@@ -1,7 +1,9 @@
-"""DMC++: DMC with what was found to help beyond the paper, at about the same cost (results/best-recipe.md).
+"""DMC++: DMC with recipe `best`, what was found to help beyond the paper, at about the same cost.
 
-The specialist and the student both begin as the old model. The new images join the auxiliary ones, without labels. The
-teachers answer once about each of a few views of an image. At the end, outputs of old and new classes are balanced.
+For classifiers (results/best-recipe.md), the specialist and the student both begin as the old model, and the new images
+join the auxiliary ones, without labels; at the end, outputs of old and new classes are balanced. For detectors
+(results/best-detectors.md), the student begins as the old model, and more anchors teach it, each as much as the
+teachers are sure of what they see there. The teachers answer once about each of a few views of an image.
 """
 
 from __future__ import annotations
@@ -10,22 +12,22 @@ from dataclasses import replace
 from typing import Any
 
 from dmc.config import RESUMED
-from dmc.methods.base import Learned, Lesson, fitted
+from dmc.methods.base import Learned, Lesson, fitted, specialist_for
 from dmc.methods.dmc import DMC
-from dmc.models.specialist import Specialist
 
 VIEWS = 2  # the usual number of a cache
 
 
 class DMCPlusPlus(DMC):
     name, title = "dmc++", "DMC++"
-    kinds = (Specialist,)
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
-        old, profile = before.specialists[0], lesson.profile
+        old, profile, kind = before.specialists[0], lesson.profile, lesson.profile.task.consolidate_config
         best = profile.changed({"scale": "auto", "balance": True, "views": profile.views or VIEWS})
-        merge = self.consolidation([old, grown_specialist(old, lesson)], lesson, best, from_teacher=True)
-        merge.join(lesson.data)
+        new = grown_specialist(old, lesson) if kind.best_lesson.get("from_old") else specialist_for(lesson)
+        merge = self.consolidation([old, new], lesson, best, **kind.best_form)
+        if kind.best_lesson.get("use_new"):
+            merge.join(lesson.data)
         return Learned([merge.run(lesson.folder / "consolidated", RESUMED)])
 
 

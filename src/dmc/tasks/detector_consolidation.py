@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dmc.config import AUTO, DETECTION, DetectorConsolidateConfig, LossName, Schedule
+from dmc.config import AUTO, DETECTION, DetectorConsolidateConfig, LossName, Schedule, Weighting
 from dmc.consolidation import Consolidation
 from dmc.data.auxiliary import Images
 from dmc.data.batch import Batch
@@ -25,7 +25,7 @@ from dmc.distill.balance import HALF
 from dmc.distill.box_teachers import BoxTeachers
 from dmc.distill.detector_agreement import BATCH, SAMPLE, SURE, DetectorAgreement
 from dmc.distill.detector_teachers import DetectorTeachers, same_anchors, unlike
-from dmc.distill.losses import loss_named
+from dmc.distill.losses import loss_named, loss_of_each, weighted_mean
 from dmc.distill.survey import survey
 from dmc.errors import DmcError
 from dmc.models.detector import MIN_SCORE, Detector
@@ -35,26 +35,45 @@ from dmc.training.findings import Findings, Measure
 from dmc.training.objective import Objective
 
 log = logging.getLogger("dmc")
+BACKGROUND = 0.01  # added to the confidence that an anchor counts by: also where nothing is, that is to be learned
 
 
 class DetectionDistillation(Objective):
-    """Eq. 8: at selected anchors, the student's logits and box against the teachers'."""
+    """Eq. 8: at selected anchors, the student's logits and box against the teachers'.
+
+    Not in the paper: these anchors may count by the teachers' confidence. Most of them are background, and alike they
+    would drown the few that show something.
+    """
 
     name = "DetectionDistillation"
 
-    def __init__(self, student: Detector, teachers: DetectorTeachers, loss: LossName, box_weight: float) -> None:
+    def __init__(
+        self,
+        student: Detector,
+        teachers: DetectorTeachers,
+        loss: LossName,
+        box_weight: float,
+        weighting: Weighting | None = None,
+    ) -> None:
         self.student, self.teachers = student, teachers
         self.distance, self.box_weight = loss_named(loss, 1.0), box_weight
+        self.of_each, self.weighting = loss_of_each(loss), weighting
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         target = self.teachers.targets(batch)
         answers = self.student.with_module(network).answers(batch.images_N3HW)
         logits_MT = gathered(answers.logits_NAK, target.places_NS).flatten(0, 1)
         boxes_MB = gathered(answers.boxes_NAB, target.places_NS).flatten(0, 1)
-        classes = self.distance(logits_MT, target.logits_NST.flatten(0, 1))
-        wanted_MB = target.boxes_NSB.flatten(0, 1)
+        wanted_MT, wanted_MB = target.logits_NST.flatten(0, 1), target.boxes_NSB.flatten(0, 1)
         off_M = F.smooth_l1_loss(boxes_MB, wanted_MB, reduction="none").sum(dim=1)  # Eq. 6
-        boxes = (off_M if target.box_weights_NS is None else off_M * target.box_weights_NS.flatten()).mean()
+        if target.box_weights_NS is not None:
+            off_M = off_M * target.box_weights_NS.flatten()
+        if self.weighting == "confidence":
+            sure_M = wanted_MT.sigmoid().amax(dim=1)
+            classes = weighted_mean(self.of_each(logits_MT, wanted_MT), sure_M + BACKGROUND)
+            boxes = weighted_mean(off_M, sure_M)
+        else:
+            classes, boxes = self.distance(logits_MT, wanted_MT), off_M.mean()
         return {"loss": classes + self.box_weight * boxes, "classes": classes, "boxes": boxes}
 
     def require_sound(self) -> None:
@@ -79,6 +98,8 @@ class DetectorConsolidation(Consolidation[Detector]):
         if config.loss == "kd":
             raise DmcError("loss 'kd' compares softmax distributions; detectors have log-odds: use 'l2' or 'l1'")
         self.teachers = DetectorTeachers(teachers, config.centring, config.anchors)
+        if config.weighting == "confidence" and self.teachers.centring == "per-teacher":
+            raise DmcError("centred logits do not tell how sure a teacher is: set weighting even, or centring none")
         chosen = {
             "weights": "imagenet" if config.weights == AUTO else config.weights,
             "centring": self.teachers.centring,
@@ -142,7 +163,8 @@ class DetectorConsolidation(Consolidation[Detector]):
         return selected.logits_NST.amax(dim=1)
 
     def objective(self) -> Objective:
-        return DetectionDistillation(self.student, self.teachers, self.config.loss, self.config.box_weight)
+        asked = self.config
+        return DetectionDistillation(self.student, self.teachers, asked.loss, asked.box_weight, asked.weighting)
 
     def compare(self, unseen: ImageLoader) -> Findings:
         found = DetectorAgreement.of(self.student, self.teachers, unseen)
