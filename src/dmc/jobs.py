@@ -138,6 +138,11 @@ def student_for(
     named = [teacher for teacher in teachers if teacher.student_arch is not None]
     if asked.from_teacher and asked.weights not in (AUTO, None):
         raise DmcError(f"the student begins either with {asked.weights} weights or with its first teacher's: choose")
+    if asked.from_teacher and teachers[0].student_arch is None:
+        raise DmcError(
+            f"no student can begin with the weights of {teachers[0].name}, which only teaches: name a model that can "
+            "learn first, or set from_teacher to false"
+        )
     begins_as = f"{teachers[0].name}'s" if asked.from_teacher else ""
     if asked.arch is not None or not named:
         return replace(task.network_for(aux, asked), begins_as=begins_as)

@@ -76,6 +76,19 @@ def test_what_cannot_be_done_is_one_line(dmc: Dmc, place: Path, monkeypatch: pyt
     assert not Path("out/model.safetensors").exists()
 
 
+def test_recipe_best_begins_as_a_detector_that_can_learn(
+    dmc: Dmc, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    settings = ("--aux", "photos", "--recipe", "best", *QUICK[2:], "-o", "best")
+    said = dmc("consolidate", "yolo.onnx", "mine", *settings)
+    assert said.code == 2
+    assert "no student can begin with the weights of yolo.onnx, which only teaches: name a model that can" in said.err
+    made = dmc("consolidate", "mine", "yolo.onnx", *settings)
+    assert made.code == 0, made.err
+    assert json.loads(Path("best/run.json").read_text())["from_teacher"]
+
+
 def test_unlike_detectors_are_evaluated_side_by_side(place: Path, squares: Path) -> None:
     mine, other = load_detector(place / "mine").rename({"a": "red"}), load_detector(place / "yolo.onnx")
     other = other.rename({"person": "blue"})
