@@ -42,9 +42,11 @@ BENCH = ("bench", "digits", "--profile", "smoke", "--methods", "finetuning", "--
 STATE = "a/model.safetensors,arch=cifar_resnet8,size=16,classes=names.txt"
 PICKLED = "state.pt,arch=cifar_resnet8,size=16,classes=names.txt"
 MERGE = ("consolidate", "a", "b", "--aux", "aux", "--batch-size", "8", "--epochs", "2", "--cache", "answers")
+SELECT = ("--select", "16")
 LOOK = (("show", "merged"), ("report", "merged"))
 GROUP = "bench/order-0/finetuning"
-SAME = {"half": "a", "again": "merged"}  # a folder that is finished or made again, and one with the weights it then has
+# A folder that is finished or made again, and one with the weights that it then has.
+SAME = {"half": "a", "again": "merged", "halfway": "selected"}
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ KINDS: dict[str, Kind] = {
     ),
     "VOC image": Kind("voc/JPEGImages/3.png", (("evaluate", "x", "voc", "--known"),)),
     "COCO file": Kind("coco.json", (("evaluate", "x", "coco.json,images=voc/JPEGImages", "--known"),), "json"),
+    "selected images": Kind("halfway/selected.json", ((*MERGE, *SELECT, "-o", "halfway", "--resume"),), "json"),
     "report.json": Kind("merged/report.json", LOOK, "json"),
     "reported run.json": Kind("merged/run.json", LOOK, "json"),
     "reported metrics.jsonl": Kind("merged/metrics.jsonl", LOOK, "json"),
@@ -124,6 +127,7 @@ def prepare(folder: Path) -> None:
         ("train", "cd", "-o", "b", *SMALL),
         ("train", "voc", "-o", "x", "--keep", "x", *TINY),
         (*MERGE, "-o", "merged"),
+        (*MERGE, *SELECT, "-o", "selected"),
         ("export", "a", "-o", "a.onnx"),
         ("export", "x", "-o", "x.onnx"),
         BENCH,
@@ -132,9 +136,10 @@ def prepare(folder: Path) -> None:
         if ended is None or ended.status:
             raise SystemExit(f"{' '.join(command)}: {(folder / 'log').read_text()}")
     torch.save(load_file(folder / "a" / "model.safetensors"), folder / "state.pt")
-    shutil.copytree(folder / "a", folder / "half")
-    for name in ("config.json", "model.safetensors", "README.md"):  # as if it had been killed before its end
-        (folder / "half" / name).unlink()
+    for whole, half in (("a", "half"), ("selected", "halfway")):
+        shutil.copytree(folder / whole, folder / half)
+        for name in ("config.json", "model.safetensors", "README.md"):  # as if it had been killed before its end
+            (folder / half / name).unlink()
     last = max((folder / GROUP).glob("group-*"), key=lambda group: group.name)
     (last / "confusion.npy").unlink()  # as if the cell had been killed in its last group
 

@@ -12,7 +12,9 @@ import torch
 
 import dmc
 from dmc.config import DetectorConsolidateConfig, Schedule
+from dmc.data.readers import ArrayImages
 from dmc.errors import DmcError
+from dmc.files import digest
 from dmc.selection import most_telling
 from dmc.tasks.detector_consolidation import DetectorConsolidation
 from tests.conftest import classifiers, tiny, write_images
@@ -40,7 +42,7 @@ def test_a_student_sees_only_the_images_that_were_selected_and_resumes_with_them
     plan = classifiers(teachers, NOISE, STILL, select=40)
     assert (plan.held_out, plan.trained_on, plan.run_json["aux"]["select"]) == (24, 40, 40)
     student = dmc.consolidate(teachers, NOISE, out, schedule=STILL, select=40, report=False)
-    names = json.loads((out / "selected.json").read_text())
+    names = json.loads((out / "selected.json").read_text())["names"]
     assert len(set(names)) == 40
     assert json.loads((out / "metrics.jsonl").read_text())["images"] == 40
     assert "40 selected" in student.provenance["auxiliary images"]
@@ -51,11 +53,16 @@ def test_a_student_sees_only_the_images_that_were_selected_and_resumes_with_them
     theirs_NT = torch.cat([plan.teachers.logits(batch.images_N3HW) for batch in seen.in_order(16)])
     assert (theirs_NT.amax(dim=0) > target_NT.quantile(0.97, dim=0)).all()  # each class has some of its clearest
 
-    (out / "selected.json").write_text(json.dumps(names[1:]))
+    path = out / "selected.json"
+    path.write_text(json.dumps({"names": names[1:], "checksum": digest(names[1:])}))
     with pytest.raises(DmcError, match=r"selected.json does not name 40 images of"):
         plan.open_loaders(out)
-    (out / "selected.json").write_text("{}")
-    with pytest.raises(DmcError, match=r"selected.json is damaged: it should be a valid array"):
+    other = next(name for name in ArrayImages(NOISE).names() if name not in names)
+    path.write_text(json.dumps({"names": [other, *names[1:]], "checksum": digest(names)}))
+    with pytest.raises(DmcError, match=r"is damaged: its names are not those that were selected"):
+        plan.open_loaders(out)
+    path.write_text("{}")
+    with pytest.raises(DmcError, match=r"selected.json is damaged: it has no 'names'"):
         plan.open_loaders(out)
 
 
@@ -94,5 +101,5 @@ def test_detectors_select_images_by_the_highest_score_of_each_class(tmp_path: Pa
     torch.testing.assert_close(merge.seen_in(batch), torch.cat(theirs, dim=1))
 
     dmc.consolidate(teachers, images, out, select=4, epochs=1, batch_size=2, weights="random", report=False)
-    assert len(set(json.loads((out / "selected.json").read_text()))) == 4
+    assert len(set(json.loads((out / "selected.json").read_text())["names"])) == 4
     assert json.loads((out / "metrics.jsonl").read_text())["images"] == 4

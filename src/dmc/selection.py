@@ -11,16 +11,15 @@ from itertools import islice
 from pathlib import Path
 
 import torch
-from pydantic import ConfigDict, RootModel
 from torch import Tensor
 
 from dmc.data.batch import Batch
 from dmc.data.decode import Transform, decoded
 from dmc.data.sources import Source
 from dmc.device import pick_device
-from dmc.documents import read_json
+from dmc.documents import Document, read_json
 from dmc.errors import DmcError
-from dmc.files import write_text
+from dmc.files import digest, write_text
 from dmc.processes import is_main, together
 from dmc.progress import progress
 
@@ -30,10 +29,11 @@ SELECTED = "selected.json"
 SeenIn = Callable[[Batch], Tensor]  # tells how much of each class the teachers see in each image, N x T
 
 
-class SelectedNames(RootModel[list[str]]):
-    """selected.json: the names of the images that were chosen."""
+class Selected(Document):
+    """selected.json: the names of the images that were chosen, and their checksum."""
 
-    model_config = ConfigDict(strict=True)
+    names: list[str]
+    checksum: str
 
 
 def most_telling(seen_NT: Tensor, count: int, seed: int) -> list[int]:
@@ -51,12 +51,20 @@ def select(images: Source, count: int, transform: Transform, seen_in: SeenIn, se
     images, path = images.with_stable_names(), folder / SELECTED
     if is_main() and not path.exists():
         names = _asked(images, count, transform, seen_in, seed)
-        write_text(path, json.dumps(names, indent=0, ensure_ascii=False) + "\n")
-    chosen = frozenset(together().agreed(read_json(path, SelectedNames).root if is_main() else []))
+        write_text(path, json.dumps({"checksum": digest(names), "names": names}, indent=0) + "\n")
+    chosen = frozenset(together().agreed(_read(path) if is_main() else []))
     places = {place for place, name in enumerate(images.names()) if name in chosen}
     if len(places) != count:
         raise DmcError(f"{path} does not name {count:,} images of {images.name}: choose another folder")
     return images.at(places, f"{count:,} selected images of {images.name}")
+
+
+def _read(path: Path) -> list[str]:
+    """Read which images were chosen; refuse a file that was changed, since the student has seen others."""
+    found = read_json(path, Selected)
+    if digest(found.names) != found.checksum:
+        raise DmcError(f"{path} is damaged: its names are not those that were selected; choose another folder")
+    return found.names
 
 
 def _asked(images: Source, count: int, transform: Transform, seen_in: SeenIn, seed: int) -> list[str]:
