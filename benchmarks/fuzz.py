@@ -69,7 +69,7 @@ COUNTS = ("seed", "orders", "order", "jobs", "group_size", "cpus_per_cell", "gpu
 HEAVY = [
     "dmc.training.labeled.fit", "dmc.consolidation.fit", "dmc.bench.local.Local.run", "dmc.bench.ray_cluster.Ray.run",
     "dmc.demos.classification.run_demo", "dmc.demos.detection.run_demo", "dmc.bench.datasets.download",
-    "dmc.bench.reproduce.Reproduction.run", "dmc.bench.digits._letter", "dmc.serving.server.Server.run",
+    "dmc.bench.reproduce.Reproduction.run", "dmc.bench.digits._letter", "dmc.serving.app.application",
 ]  # fmt: skip
 PYTHON: list[Any] = [
     None, True, 0, -1, 10**400, 0.5, float("nan"), float("inf"), "", "auto", b"x", [], [1], {}, {"a": 1},

@@ -146,7 +146,7 @@ def test_a_table_has_a_column_for_each_class(dmc: Dmc, data_root: Path, tmp_path
 @pytest.mark.slow
 def test_detectors_are_compared_on_any_groups(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
     """Detectors run like classifiers: classes in an order, in several groups."""
-    serving = {"finetuning", "adapted-shmelkov", "dmc", "inference-twice", "oracle"}
+    serving = {"finetuning", "adapted-shmelkov", "dmc", "dmc++", "inference-twice", "oracle"}
     assert {method.name for method in methods_named("all", Detector)} == serving
     command = ("bench", "voc", "--group-size", 1, "--set", "classes=3", "--profile", "smoke", "--orders", 1)
     some = ("--methods", "adapted-shmelkov,dmc,inference-twice")
