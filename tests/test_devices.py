@@ -226,6 +226,7 @@ def test_every_verb_for_classifiers(pictures: Path, tmp_path: Path) -> None:
     assert [model.fingerprint for model in made("cpu")] == found
 
 
+@pytest.mark.slow
 def test_every_verb_for_detectors(scenes: Path, tmp_path: Path) -> None:
     with gpu(doubles=False) as pretended:
         models = verbs(scenes, KINDS, tmp_path, untrained("xy"), arch=TINY, size=64, weights=None)

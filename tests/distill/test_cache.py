@@ -297,6 +297,7 @@ def test_the_cache_teaches_what_the_teachers_would(tmp_path: Path) -> None:
     assert curves[0] != curves[1]
 
 
+@pytest.mark.slow
 def test_detectors_keep_the_selected_anchors_of_both_mirrorings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ def test_what_a_killed_report_left_goes_with_the_next(tmp_path: Path, monkeypatc
     assert sorted(path.name for path in tmp_path.iterdir()) == [FIGURES, "report.html"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", [errno.ENOSPC, errno.EROFS])
 def test_a_disk_that_fails_at_any_write_leaves_the_report_before(
     why: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

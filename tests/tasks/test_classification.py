@@ -30,6 +30,7 @@ SCALES: tuple[Scale, ...] = ("none", "pool-std")
 QUICK = dmc.Schedule(epochs=2, batch_size=16)
 
 
+@pytest.mark.slow
 def test_learning_from_letters_beats_fine_tuning_on_digits() -> None:
     data, test = digits(0, test=False), digits(0, test=True)
     quick = dmc.Schedule(epochs=8, shape="one-cycle", batch_size=32, flip=False, weight_decay=5e-3)
