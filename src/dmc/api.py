@@ -223,7 +223,7 @@ def learn(
         keep: the classes to learn, as for `train`.
         val: labeled data to test the specialist on, as for `train`.
         **settings: those of `consolidate`, and `specialist_epochs` or a whole `specialist_schedule`, `from_old`,
-            `keep_specialists` and `use_new`. Each of the two trainings gets half of `minutes`.
+            `keep_specialists`, `use_new` and `use_labels`. Each of the two trainings gets half of `minutes`.
     """
     how, rest = RunConfig.taken_from(settings)
     return _reported(learned(model, data, aux, out, keep, val, how, rest), out, how)

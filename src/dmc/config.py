@@ -327,11 +327,18 @@ class LearnConfig(Config):
     use_new: bool | None = option(
         None, "Let the new images join the auxiliary ones, without labels, half as many at most", usual="no"
     )
+    use_labels: bool = option(
+        False,
+        "Detectors: let the new scenes join with their labels, and with the old objects that the old model is sure of",
+        usual="no",
+    )
 
     def require_sense(self, length: Length, out: object) -> None:
         """Refuse what contradicts itself, before anything is loaded; `out` is the folder of the result."""
         if self.keep_specialists and out is None:
             raise DmcError("keep_specialists writes models into the folder of the result: name one (out)")
+        if self.use_labels and self.use_new is False:
+            raise DmcError("use_labels is about new scenes that join the auxiliary images: leave use_new to it")
         given = {"minutes": length.minutes, "specialist_schedule": self.specialist_schedule}
         for name, value in given.items():
             if value is not None and self.specialist_epochs is not None:

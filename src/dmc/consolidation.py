@@ -82,7 +82,9 @@ class Consolidation(ABC, Generic[AnyModel]):
     made_by = "dmc consolidate"  # for the model's card
     notes: Mapping[str, str] = {}  # also for the card
     looked_at = LOOKED_AT  # auxiliary images that the teachers are asked about in a check
-    joining: Source | None = None  # unlabeled images that are trained on besides the auxiliary ones
+    joining: Source | None = None  # images that are trained on besides the auxiliary ones
+    with_labels = False  # whether their labels are used
+    takes_labels = False  # whether they can be
 
     def __init__(self, aux: Images, config: ConsolidateConfig, schedule: Schedule) -> None:
         self.aux, self.config, self.schedule = open_auxiliary(aux, config), config, settled(schedule)
@@ -130,13 +132,19 @@ class Consolidation(ABC, Generic[AnyModel]):
             )
         return first.widened(names[len(first.names) :], self.config.seed)
 
-    def join(self, images: Source) -> None:
-        """Train on these images, too, without their labels; on a sample of them if they would outweigh the others."""
+    def join(self, images: Source, with_labels: bool = False) -> None:
+        """Train on these images, too; on a sample of them if they would outweigh the others."""
+        if with_labels and not self.takes_labels:
+            raise DmcError(
+                f"labels of new images would undo the old classes of {self.student.singular}s: leave out use_labels, "
+                "and set use_new to train on them without labels"
+            )
         self.joining = sample_of(images, min(len(images), len(self.aux) // 2), self.config.seed)
+        self.with_labels = with_labels
 
     def joined(self, aux: Source) -> Source:
         """Add the images that are trained on besides the auxiliary ones."""
-        return JoinedImages(Unlabeled(aux), Unlabeled(self.joining)) if self.joining else aux
+        return JoinedImages(Unlabeled(aux), Unlabeled(self.joining, self.with_labels)) if self.joining else aux
 
     @property
     def trained_on(self) -> int:
@@ -170,6 +178,7 @@ class Consolidation(ABC, Generic[AnyModel]):
                 **({"select": self.select} if self.select else {}),
             },
             **({"joining": {"name": self.joining.name, "images": len(self.joining)}} if self.joining else {}),
+            **({"with_labels": True} if self.with_labels else {}),
             "student": self.student.settings,
             **self.config.model_dump(exclude=TOLD_ELSEWHERE | WITHOUT_EFFECT),
             **({"from_teacher": True} if self.config.from_teacher else {}),
@@ -212,13 +221,14 @@ class Consolidation(ABC, Generic[AnyModel]):
             told = zip(self.teachers.specialists, findings.of_each, strict=True)
             seen = "not trained on" if self.held_out else "trained on"
             chosen = f", {self.select} selected" if self.select else ""
+            labels = ", with labels" if self.with_labels else ""
             self.student.provenance = {
                 "made by": self.made_by,
                 **{f"teacher {i}": f"{s.name}, {counted(s.names)}: {words}" for i, (s, words) in enumerate(told, 1)},
                 "compared": f"on {findings.images} auxiliary images that were {seen}: {findings.overall}",
                 **({"warning": findings.warnings} if findings.warnings else {}),
                 "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {len(loader.skipped)} skipped{chosen})",
-                **({"images besides": f"{self.joining.name} ({len(self.joining)})"} if self.joining else {}),
+                **({"images besides": f"{self.joining.name} ({len(self.joining)}{labels})"} if self.joining else {}),
                 "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.config.seed}, "
                 f"{self.schedule.precision}",
                 **self.notes,

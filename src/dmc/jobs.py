@@ -105,7 +105,9 @@ class Merge:
         network = begun.unless(config) if begun else student_for(task, models, images, config)
         return cls(task, images, config, network, length, begun)
 
-    def with_teachers(self, teachers: Sequence[Model], joining: Source | None = None) -> Consolidation[Any]:
+    def with_teachers(
+        self, teachers: Sequence[Model], joining: Source | None = None, with_labels: bool = False
+    ) -> Consolidation[Any]:
         """Build the consolidation and verify it, now that all teachers exist; `joining` are more images to train on."""
         images = min(self.config.select or len(self.aux), len(self.aux))
         usual = self.task.distillation_schedules(images, self.network.weights is not None)
@@ -114,7 +116,7 @@ class Merge:
         schedule = schedule_for(self.length, *usual, self.begun)
         planned = self.task.consolidation(teachers, self.aux, self.config.changed(network), schedule)
         if joining is not None:
-            planned.join(joining)
+            planned.join(joining, with_labels)
         planned.require_room()
         return planned
 

@@ -89,6 +89,7 @@ class LearnKeywords(ConsolidateKeywords, total=False):
     from_old: bool | None
     keep_specialists: bool
     use_new: bool | None
+    use_labels: bool
 
 
 class PredictKeywords(TypedDict, total=False):

@@ -50,10 +50,12 @@ def learned(
     before = kept_beside(old) if own.keep_specialists else [old]
     merge = Merge.chosen([old], aux, out, how, rest, share=0.5)
     new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
-    joining = source if own.use_new else None
+    joining = source if own.use_new or own.use_labels else None
     if joining is not None:
         refuse_overlap([data, *(aux if isinstance(aux, list | tuple) else [aux])])
-    planned = merge.timed(merge.with_teachers([*before, new], joining))  # what fails, fails before days of training
+    planned = merge.timed(
+        merge.with_teachers([*before, new], joining, own.use_labels)
+    )  # what fails, fails before days of training
 
     begins_as = old if own.from_old else None
     network = replace(merge.network, begins_as=f"{old.name}'s" if begins_as else "")
@@ -61,7 +63,7 @@ def learned(
     training = LabeledTraining(task, source, held_out, merge.network, length, merge.config, what, begins_as)
     new = training.run(new, Path(out) / "specialist" if out is not None else None, how)
 
-    merging = merge.with_teachers([*before, new], joining)
+    merging = merge.with_teachers([*before, new], joining, own.use_labels)
     merging.schedule, merging.made_by = planned.schedule, f"dmc learn, new classes from {source.name}"
     tested = {key: line for key, line in new.provenance.items() if key.startswith("held-out")}
     merging.notes = {f"{key} of the new classes' own model": line for key, line in tested.items()}

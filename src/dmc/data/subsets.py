@@ -16,16 +16,17 @@ TESTED, ENOUGH_TO_TEST = 10, 20  # every 10th image is held out, if classes have
 
 
 class Unlabeled(Source):
-    """The images of another source without their labels."""
+    """The images of another source without their labels; with `boxes`, what is marked in them stays."""
 
-    def __init__(self, source: Source) -> None:
-        self.name, self.source, self.stable_names = source.name, source, source.stable_names
+    def __init__(self, source: Source, boxes: bool = False) -> None:
+        self.name, self.source, self.stable_names, self.boxes = source.name, source, source.stable_names, boxes
 
     def __len__(self) -> int:
         return len(self.source)
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
-        return (record._replace(label=UNLABELED) for record in self.source.records(seed))
+        for record in self.source.records(seed):
+            yield record._replace(label=UNLABELED, annotation=record.annotation if self.boxes else None)
 
     def names(self) -> Iterator[str]:
         return self.source.names()

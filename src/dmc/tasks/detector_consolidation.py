@@ -26,10 +26,11 @@ from dmc.distill.box_teachers import BoxTeachers
 from dmc.distill.detector_agreement import BATCH, SAMPLE, SURE, DetectorAgreement
 from dmc.distill.detector_teachers import DetectorTeachers, same_anchors, unlike
 from dmc.distill.losses import loss_named, loss_of_each, weighted_mean
+from dmc.distill.scene_labels import SceneLabels
 from dmc.distill.survey import survey
 from dmc.errors import DmcError
 from dmc.models.detector import MIN_SCORE, Detector
-from dmc.models.one_stage import gathered
+from dmc.models.one_stage import Answers, gathered
 from dmc.seeds import seed_for
 from dmc.training.findings import Findings, Measure
 from dmc.training.objective import Objective
@@ -54,10 +55,11 @@ class DetectionDistillation(Objective):
         loss: LossName,
         box_weight: float,
         weighting: Weighting | None = None,
+        labels: SceneLabels | None = None,
     ) -> None:
         self.student, self.teachers = student, teachers
         self.distance, self.box_weight = loss_named(loss, 1.0), box_weight
-        self.of_each, self.weighting = loss_of_each(loss), weighting
+        self.of_each, self.weighting, self.labels = loss_of_each(loss), weighting, labels
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         target = self.teachers.targets(batch)
@@ -74,7 +76,21 @@ class DetectionDistillation(Objective):
             boxes = weighted_mean(off_M, sure_M)
         else:
             classes, boxes = self.distance(logits_MT, wanted_MT), off_M.mean()
-        return {"loss": classes + self.box_weight * boxes, "classes": classes, "boxes": boxes}
+        parts = {"classes": classes, "boxes": boxes}
+        loss = classes + self.box_weight * boxes
+        if self.labels is None:
+            return {"loss": loss, **parts}
+        labeled = self.labeled(self.labels, answers, DetectionBatch.of(batch))
+        return {"loss": loss + labeled, **parts, "labels": labeled}
+
+    def labeled(self, labels: SceneLabels, answers: Answers, batch: DetectionBatch) -> Tensor:
+        """Give the detector's own loss on the images of a batch that have labels, as a mean over all of its images."""
+        scenes = [i for i, objects in enumerate(batch.objects) if objects is not None]
+        if not scenes:
+            return answers.logits_NAK.new_zeros(())
+        theirs = answers._replace(logits_NAK=answers.logits_NAK[scenes], boxes_NAB=answers.boxes_NAB[scenes])
+        parts = self.student.one_stage.objective(theirs, labels(batch, scenes))
+        return torch.stack(list(parts.values())).sum() * (len(scenes) / len(batch))
 
     def require_sound(self) -> None:
         self.teachers.require_finite()
@@ -85,6 +101,7 @@ class DetectorConsolidation(Consolidation[Detector]):
 
     teachers: DetectorTeachers
     config: DetectorConsolidateConfig
+    takes_labels = True
 
     def __init__(
         self,
@@ -109,8 +126,8 @@ class DetectorConsolidation(Consolidation[Detector]):
         self._choose_matching(teachers)
         self._require_lasting_answers()
 
-    def join(self, images: Source) -> None:
-        super().join(images)
+    def join(self, images: Source, with_labels: bool = False) -> None:
+        super().join(images, with_labels)
         self._require_lasting_answers()  # of more images
 
     def _require_lasting_answers(self) -> None:
@@ -164,7 +181,8 @@ class DetectorConsolidation(Consolidation[Detector]):
 
     def objective(self) -> Objective:
         asked = self.config
-        return DetectionDistillation(self.student, self.teachers, asked.loss, asked.box_weight, asked.weighting)
+        labels = SceneLabels(self.teachers, self.joining.classes) if self.joining and self.with_labels else None
+        return DetectionDistillation(self.student, self.teachers, asked.loss, asked.box_weight, asked.weighting, labels)
 
     def compare(self, unseen: ImageLoader) -> Findings:
         found = DetectorAgreement.of(self.student, self.teachers, unseen)
