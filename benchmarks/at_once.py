@@ -28,28 +28,30 @@ def main() -> None:
     parser.add_argument("--out", "-o", type=Path, required=True)
     parser.add_argument("--order", type=int, default=0)
     asked = parser.parse_args()
-    teachers = specialists(asked.data, asked.order, 5, COUNTS[-1], asked.out)
+    arriving = specialists(asked.data, asked.order, 5, COUNTS[-1], asked.out)
     aux = [str(asked.data / "aux" / "tiny_imagenet" / "train.parquet")]
     found: dict[str, list[float]] = {}
 
-    def note(row: str, model: Specialist | list[Specialist], count: int) -> None:
-        of_all, *of_each = accuracies(model, asked.data, [teacher.names for teacher in teachers[:count]])
-        found[f"{count}: {row}"] = [of_all, *of_each]
-        print(f"{count}: {row}: {of_all} ({of_each})", flush=True)
+    def note(row: str, model: Specialist | list[Specialist]) -> None:
+        of_all, *of_each = accuracies(model, asked.data, [teacher.names for teacher in teachers])
+        row = f"{len(teachers)} {row}"
+        found[row] = [of_all, *of_each]
+        print(f"{row}: {of_all} ({of_each})", flush=True)
         (asked.out / "at_once.json").write_text(json.dumps(found, indent=1))
 
     def merged(given: list[Specialist], name: str, times: int = 1) -> Specialist:
         return student(given, aux, asked.out / name, EPOCHS * times, aux_limit=IMAGES, seed=asked.order)
 
+    teachers = [next(arriving)]
     one_by_one = teachers[0]
-    for count in range(2, COUNTS[-1] + 1):
-        one_by_one = merged([one_by_one, teachers[count - 1]], f"one-by-one-{count}")
+    for count, newest in enumerate(arriving, start=2):
+        teachers.append(newest)
+        one_by_one = merged([one_by_one, newest], f"one-by-one-{count}")
         if count in COUNTS:
-            note("side by side", teachers[:count], count)
-            note("one after another", one_by_one, count)
-            note("at once, as long as one merger", merged(teachers[:count], f"at-once-{count}"), count)
-    for count in COUNTS[1:]:
-        note("at once, as long as all mergers", merged(teachers[:count], f"long-{count}", count - 1), count)
+            note("side by side", teachers)
+            note("one after another", one_by_one)
+            note("at once, as long as one merger", merged(teachers, f"at-once-{count}"))
+            note("at once, as long as all mergers", merged(teachers, f"long-{count}", count - 1))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -19,17 +19,15 @@ ARCH = "cifar_resnet14"
 SHORT = Schedule(epochs=12, shape="one-cycle", batch_size=32)
 
 
-def specialists(data: Path, order: int, size: int, count: int, out: Path) -> list[Specialist]:
-    """Train a model for each of the first groups of `size` classes in a class order, or read it back."""
+def specialists(data: Path, order: int, size: int, count: int, out: Path) -> Iterator[Specialist]:
+    """Train a model for each of the first groups of `size` classes in a class order, or read it back, one by one."""
     profile = load_profile("lite", "icifar100", {"classes": size * count})
     stream = open_stream("icifar100", size, order, profile, data, False)
     network = NetworkChoice(ARCH, None, None, "small")
-    return [
-        Classification().trained(
+    for i, group in enumerate(stream.groups, start=1):
+        yield Classification().trained(
             stream.train.keep(group), network, SHORT, seed=order, out=out / f"specialist-{i}", how=RESUMED
         )
-        for i, group in enumerate(stream.groups, start=1)
-    ]
 
 
 def student(teachers: Sequence[Specialist], aux: Sequence[str], out: Path, epochs: int, **settings: Any) -> Specialist:

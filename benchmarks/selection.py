@@ -29,7 +29,7 @@ def main() -> None:
     parser.add_argument("--out", "-o", type=Path, required=True)
     parser.add_argument("--order", type=int, default=0)
     asked = parser.parse_args()
-    teachers = specialists(asked.data, asked.order, 10, 2, asked.out)
+    teachers = list(specialists(asked.data, asked.order, 10, 2, asked.out))
     groups = [teacher.names for teacher in teachers]
     pool = [str(asked.data / "aux" / name / "train.parquet") for name in POOLS]
     found = {}
