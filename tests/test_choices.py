@@ -98,6 +98,10 @@ def test_a_budget_of_time_becomes_epochs(caplog: pytest.LogCaptureFixture) -> No
     ]
     with pytest.raises(DmcError, match="a pass over 4,000 images takes 1 min 20 s: allow more"):
         timed(Length(minutes=1), usual, 4_000, cost, "net")
+    # What passes before the first epoch counts: eight of ten minutes are left for 24,000 images.
+    assert timed(Length(minutes=10), usual, 4_000, cost, "net", before=119).epochs == 6
+    with pytest.raises(DmcError, match=r"takes 1 min 20 s, and to select them 10 min 00 s: allow more"):
+        timed(Length(minutes=10), usual, 4_000, cost, "net", before=600)
     with pytest.raises(DmcError, match="give epochs or minutes, not both"):
         Length.taken_from({"minutes": 1, "epochs": 2})
 

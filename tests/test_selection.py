@@ -12,6 +12,7 @@ import torch
 
 import dmc
 from dmc.config import DetectorConsolidateConfig, Schedule
+from dmc.cost import Cost
 from dmc.data.readers import ArrayImages
 from dmc.errors import DmcError
 from dmc.files import digest
@@ -81,6 +82,13 @@ def test_more_than_there_are_is_all_of_them(caplog: pytest.LogCaptureFixture) ->
     plan = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL, select=240)
     assert (plan.select, plan.trained_on) == (None, 216)
     assert "216 images to select from, so all are used" in caplog.text
+
+
+def test_a_selection_takes_a_pass_of_the_teachers_over_all_images_but_those_held_out() -> None:
+    cost = Cost(student_flops=1, student_seconds=1, asking_flops=1, asking_seconds=0.5)
+    teachers = [tiny("ab", 1), tiny("cd", 2)]
+    assert classifiers(teachers, NOISE, STILL, select=40).selecting_seconds(cost) == 108  # of 240 images, 24 held out
+    assert classifiers(teachers, NOISE, STILL).selecting_seconds(cost) == 0
 
 
 def test_check_tells_of_the_selection_and_its_cost() -> None:

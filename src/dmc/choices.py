@@ -83,16 +83,22 @@ def schedule_for(length: Length, paper: Schedule, fitting: Schedule, begun: Resu
     return chosen.changed(length.changes)
 
 
-def timed(length: Length, schedule: Schedule, images: int, cost: Cost, what: str) -> Schedule:
-    """Set the epochs to what fits in the minutes, if these are given; log what will be trained, and about how long."""
+def timed(length: Length, schedule: Schedule, images: int, cost: Cost, what: str, before: float = 0.0) -> Schedule:
+    """Set the epochs to what fits in the minutes, if these are given; log what will be trained, and about how long.
+
+    `before` are the seconds that pass before the first epoch.
+    """
     own = -(-images // together().count)  # of several processes each trains on its share, at its own rate
     if length.minutes is not None:
-        passes = together().agreed(cost.epochs_in(length.share * length.minutes * 60, own))
-        if not passes:
+        passes = together().agreed(cost.epochs_in(length.share * length.minutes * 60 - before, own))
+        if passes < 1:
             needed = duration(cost.seconds(own, epochs=1))
-            raise DmcError(f"a pass over {images:,} images takes {needed}: allow more minutes, or take fewer images")
+            more = f", and to select them {duration(before)}" if before else ""
+            raise DmcError(
+                f"a pass over {images:,} images takes {needed}{more}: allow more minutes, or take fewer images"
+            )
         schedule = schedule.changed({"epochs": passes})
-    seconds = cost.seconds(own, schedule.epochs)
+    seconds = before + cost.seconds(own, schedule.epochs)
     epochs = f"{schedule.epochs} epoch{'' if schedule.epochs == 1 else 's'}"
     log.info(f"{what}: {epochs} of {images:,} images, about {duration(seconds)}")
     return schedule

@@ -287,6 +287,10 @@ class Consolidation(ABC, Generic[AnyModel]):
             return images
         return select(images, self.select, self.transform, self.seen_in, self.config.seed, folder)
 
+    def selecting_seconds(self, cost: Cost) -> float:
+        """Give the seconds that a selection takes: one process asks about every image."""
+        return (len(self.aux) - self.held_out) * cost.asking_seconds if self.select else 0.0
+
     def some_batches(self, kept: int = LOOKED_AT, mixed: bool = False) -> tuple[list[Batch], int, Skipped]:
         """Give some auxiliary images, how many were tried, and which of them are broken; refuse if too many are.
 
@@ -351,7 +355,7 @@ class Consolidation(ABC, Generic[AnyModel]):
     def check(self) -> Check:
         """Say what can be said before anything trains: time two steps on real images, write nothing."""
         estimate = self.estimate()
-        cost, selecting = estimate.cost, len(self.aux) * estimate.cost.asking_seconds if self.select else 0
+        cost, selecting = estimate.cost, self.selecting_seconds(estimate.cost)
         passes = self.schedule.epochs
         images = passes * self.trained_on
         return {

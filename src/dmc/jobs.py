@@ -129,7 +129,8 @@ class Merge:
         if not self.begun:
             cost = consolidation.cost(consolidation.some_batches()[0][0])
             images, what = consolidation.trained_on, f"student: {self.network}"
-            consolidation.schedule = timed(self.length, consolidation.schedule, images, cost, what)
+            before = consolidation.selecting_seconds(cost)
+            consolidation.schedule = timed(self.length, consolidation.schedule, images, cost, what, before)
         return consolidation
 
 

@@ -26,7 +26,7 @@ from tests.conftest import tiny
 from tests.detectors import small
 
 STILL = dmc.Schedule(epochs=1, batch_size=16, lr=1e-12, weight_decay=0, algorithm="adam")
-NOTHING = Objects(96, 80, np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, bool))
+NOTHING = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, bool), 96, 80)
 
 
 class Finding(DetectorTeachers):
@@ -110,8 +110,8 @@ def test_labels_add_the_detectors_own_loss_as_a_mean_over_all_images() -> None:
 def test_learn_uses_labels_of_new_scenes_on_request(squares: Path, unlabeled: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"schedule": STILL, "specialist_schedule": STILL, "weights": "random"}
     told = {}
-    for name, asked in {"with": {"use_labels": True}, "without": {"use_new": True}}.items():
-        merged = dmc.learn(small("ab", seed=1), squares, unlabeled, tmp_path / name, **settings, **asked)
+    for name, asked in {"with": "use_labels", "without": "use_new"}.items():
+        merged = dmc.learn(small("ab", seed=1), squares, unlabeled, tmp_path / name, **settings | {asked: True})
         assert set(merged.names) == {"a", "b", "red", "green", "blue"}
         curve = (tmp_path / name / "metrics.jsonl").read_text()
         told[name] = ('"labels"' in curve, "with labels" in merged.provenance["images besides"])
