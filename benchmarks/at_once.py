@@ -50,6 +50,7 @@ def main() -> None:
         if count in COUNTS:
             note("side by side", teachers)
             note("one after another", one_by_one)
+        if count in COUNTS[1:]:  # of two, both are the same
             note("at once, as long as one merger", merged(teachers, f"at-once-{count}"))
             note("at once, as long as all mergers", merged(teachers, f"long-{count}", count - 1))
 

@@ -307,6 +307,7 @@ class ClassifierConsolidateConfig(ConsolidateConfig, ClassifierDistillationConfi
 class DetectorConsolidateConfig(ConsolidateConfig, DetectorDistillationConfig):
     whose: ClassVar[str] = "detectors"
     best_form: ClassVar[Mapping[str, Any]] = {"from_teacher": True, "anchors": 512, "weighting": "confidence"}
+    best_lesson: ClassVar[Mapping[str, Any]] = {"use_new": True}
 
     held_out: int = keyword(96, "Auxiliary images that are not trained on, a tenth of all at most", ge=0, lt=MANY)
 

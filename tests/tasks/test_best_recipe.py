@@ -158,6 +158,15 @@ def test_detectors_may_begin_as_the_old_one_and_look_at_new_scenes(
                 torch.testing.assert_close(weight, theirs[name], rtol=1e-3, atol=1e-5)
 
 
+def test_recipe_best_lets_detectors_look_at_new_scenes(squares: Path, unlabeled: Path, tmp_path: Path) -> None:
+    still = STILL.changed({"algorithm": "adam"})
+    asked: dict[str, Any] = {"recipe": "best", "schedule": still, "specialist_schedule": still}
+    dmc.learn(small("ab", seed=1), squares, unlabeled, tmp_path / "l", **asked)
+    told = run_json(tmp_path / "l")
+    assert (told["joining"]["images"], told["from_teacher"], told["weighting"]) == (20, True, "confidence")
+    assert "with_labels" not in told
+
+
 def test_dmc_plus_plus_begins_as_the_old_model(tmp_path: Path) -> None:
     given = lesson(ArrayImages(NOISE[:32], np.arange(32) % 2, ("c", "d")), tmp_path)
     profile = given.profile.changed({"specialist": STILL, "consolidation": STILL})

@@ -2,8 +2,9 @@
 
 For classifiers (results/best-recipe.md), the specialist and the student both begin as the old model, and the new images
 join the auxiliary ones, without labels; at the end, outputs of old and new classes are balanced. For detectors
-(results/best-detectors.md), the student begins as the old model, and more anchors teach it, each as much as the
-teachers are sure of what they see there. The teachers answer once about each of a few views of an image.
+(results/best-detectors.md), the student begins as the old model, the new scenes join the auxiliary images without
+labels, and more anchors teach it, each as much as the teachers are sure of what they see there. The teachers answer
+once about each of a few views of an image.
 """
 
 from __future__ import annotations
