@@ -160,7 +160,7 @@ def test_detectors_may_begin_as_the_old_one_and_look_at_new_scenes(
 
 def test_recipe_best_lets_detectors_look_at_new_scenes(squares: Path, unlabeled: Path, tmp_path: Path) -> None:
     still = STILL.changed({"algorithm": "adam"})
-    asked: dict[str, Any] = {"recipe": "best", "schedule": still, "specialist_schedule": still}
+    asked: dict[str, Any] = {"recipe": "best", "schedule": still, "specialist_schedule": still, "weights": "random"}
     dmc.learn(small("ab", seed=1), squares, unlabeled, tmp_path / "l", **asked)
     told = run_json(tmp_path / "l")
     assert (told["joining"]["images"], told["from_teacher"], told["weighting"]) == (20, True, "confidence")
