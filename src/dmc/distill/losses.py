@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from dmc.config import LossName
+from dmc.processes import together
 
 
 def l2(student_NT: Tensor, target_NT: Tensor) -> Tensor:
@@ -27,8 +29,12 @@ def loss_of_each(name: LossName) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def weighted_mean(values_M: Tensor, weights_M: Tensor) -> Tensor:
-    """Give the mean of values that count as much as their weights say, which are positive."""
-    return (values_M * weights_M).sum() / weights_M.sum()
+    """Give the mean of values that count as much as their weights say, which are positive.
+
+    The weights are relative to their mean over the whole batch, of which several processes have a share each.
+    """
+    total, count = together().added(torch.stack([weights_M, torch.ones_like(weights_M)]).sum(dim=1))
+    return (values_M * weights_M).mean() / (total / count)
 
 
 def kd(student_NT: Tensor, target_NT: Tensor, temperature: float) -> Tensor:
