@@ -16,6 +16,7 @@ import pytest
 
 from dmc.bench.engines import Job
 from dmc.bench.runner import Bench
+from dmc.bench.tuning import tuned
 from dmc.distill.cache import read_marker
 from dmc.errors import DmcError
 from dmc.files import digest
@@ -196,7 +197,7 @@ def test_tuning_reads_what_it_found_before(bench: Bench) -> None:
     folder = made(bench.folder / "tuning" / "order-0" / "ewc")
     for content in ("{}", "[]", '{"x": 1}', '{"1": "x"}', "[" * 10**5):
         (folder / "accuracies.json").write_text(content)
-        assert "accuracies.json is damaged" in told(lambda: bench._tuned(METHODS["ewc"], 1.0, 0))
+        assert "accuracies.json is damaged" in told(lambda: tuned(bench, METHODS["ewc"], 1.0, 0))
     (folder / "accuracies.json").write_text(json.dumps({0.1: 0.25, 10.0: 0.5, 100.0: 0.125}))
-    assert bench._tuned(METHODS["ewc"], 1.0, 0) == 10.0
+    assert tuned(bench, METHODS["ewc"], 1.0, 0) == 10.0
     assert not (folder / ".tuning-lock").exists()

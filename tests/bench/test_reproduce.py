@@ -15,7 +15,8 @@ from PIL import Image
 
 from dmc.bench.engines import Job
 from dmc.bench.reproduce import recipe_job
-from dmc.bench.runner import FACTORS, Cell
+from dmc.bench.runner import Cell
+from dmc.bench.tuning import FACTORS
 from dmc.errors import DmcError
 from dmc.files import write_text
 from dmc.methods import title_of

@@ -20,7 +20,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from dmc.bench.datasets import require
 from dmc.bench.engines import Engine
 from dmc.bench.streams import ClassStream, needed_data, open_stream, validation
+from dmc.bench.tuning import tuned
 from dmc.classes import counted
 from dmc.config import RESUMED
 from dmc.data.sources import Source
@@ -52,17 +53,10 @@ from dmc.training.run_folder import made
 
 log = logging.getLogger("dmc")
 MADE, GROUPS, FAILED = "made.json", "groups.json", "failed.txt"
-FACTORS = (0.01, 0.1, 1, 10, 100)  # times the usual strength: what `tune` tries
 
 
 class SavedGroups(RootModel[list[Annotated[list[str], Field(min_length=1)]]]):
     """groups.json: the classes of each group."""
-
-    model_config = ConfigDict(strict=True)
-
-
-class SavedAccuracies(RootModel[dict[Annotated[float, Field(strict=False)], float]]):
-    """accuracies.json: what each strength of a method led to."""
 
     model_config = ConfigDict(strict=True)
 
@@ -225,39 +219,7 @@ class Bench:
         if method.name in self.strengths:
             return self.strengths[method.name]
         usual = strength_for(method.name, self.group_size, method.strength)
-        return self._tuned(method, usual, order) if self.tune and usual else usual
-
-    def _tuned(self, method: Method, usual: float, order: int) -> float:
-        """Find the strength with the best accuracy after the order's first two groups, on held-out training images."""
-        folder = self.folder / "tuning" / f"order-{order}" / method.name
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / "accuracies.json"
-        with locked(folder / ".tuning-lock"):
-            sweep(folder)
-            if not path.exists():
-                tried = {factor * usual: self._trial(method, factor * usual, order, folder) for factor in FACTORS}
-                found = {strength: accuracy for strength, accuracy in tried.items() if accuracy is not None}
-                if not found:
-                    raise DmcError(f"no strength of {method.name} could be tried; see failed.txt below {folder}")
-                write_text(path, json.dumps(found, indent=2) + "\n")
-        accuracies = read_result(path, SavedAccuracies).root
-        if not accuracies:
-            raise DmcError(f"{path} is damaged, so remove it and run again: it is empty")
-        return max(accuracies, key=lambda strength: accuracies[strength])
-
-    def _trial(self, method: Method, strength: float, order: int, folder: Path) -> float | None:
-        """Give the accuracy on validation data at this strength; None if the training failed."""
-        trial = replace(
-            self,
-            folder=folder / f"{strength:g}",
-            common=self.folder / "tuning",
-            tune=False,
-            strengths={method.name: strength},
-            validating=True,
-        )
-        trial.run_cell(method, order)
-        found = trial.finished(method.name, order)
-        return found.final if found else None  # None: it diverged
+        return tuned(self, method, usual, order) if self.tune and usual else usual
 
     def lesson(self, stream: ClassStream, method: Method, order: int, i: int) -> Lesson:
         """Give all that a method may see. Its images are in a list of their own, from which no way leads to others."""

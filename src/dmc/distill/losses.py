@@ -33,8 +33,8 @@ def weighted_mean(values_M: Tensor, weights_M: Tensor) -> Tensor:
 
     The weights are relative to their mean over the whole batch, of which several processes have a share each.
     """
-    total, count = together().added(torch.stack([weights_M, torch.ones_like(weights_M)]).sum(dim=1))
-    return (values_M * weights_M).mean() / (total / count)
+    total_and_count = together().added(torch.stack([weights_M, torch.ones_like(weights_M)]).sum(dim=1))
+    return (values_M * weights_M).mean() * total_and_count[1] / total_and_count[0]
 
 
 def kd(student_NT: Tensor, target_NT: Tensor, temperature: float) -> Tensor:
