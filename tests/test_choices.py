@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import dmc as library
 from dmc.choices import clamped, shorter_side, timed
 from dmc.config import CONSOLIDATION, SPECIALIST, ConsolidateConfig, Length, NetworkConfig, Schedule
-from dmc.cost import Cost
+from dmc.cost import Cost, measured
 from dmc.data.open import open_images, open_labeled
 from dmc.data.preprocess import Preprocessing
 from dmc.data.readers import ArrayImages
@@ -176,3 +178,14 @@ def test_the_cost_of_a_run_counts_the_passes_that_ask_the_teachers() -> None:
     every = replace(cost, views=None)
     assert every.seconds(100, epochs=10) == pytest.approx(30)
     assert every.epochs_in(14.1, 100) == 4
+
+
+@pytest.mark.parametrize("groups", [1, 4, 8])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_step_of_grouped_convolutions_has_the_operations_that_it_has(groups: int, wanted: bool) -> None:
+    """Forward, 2 x 9 operations for each pixel and each pair of channels in a group; backward as many per gradient."""
+    images = torch.zeros(2, 8, 6, 5, requires_grad=wanted)
+    convolution = nn.Conv2d(8, 8, 3, padding=1, groups=groups)
+    forward = 2 * 9 * (6 * 5) * (8 * 8 // groups)
+    flops, _ = measured(lambda: convolution(images).sum().backward(), images=2)
+    assert flops == (3 if wanted else 2) * forward

@@ -19,6 +19,7 @@ from dmc.classes import Classes
 from dmc.config import Output
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
+from dmc.models.hub import INSTEAD
 from dmc.models.weights import load_backbone_weights, read_weights
 
 
@@ -119,7 +120,7 @@ class ClassifierSource(ArchitectureSource):
 
     def pretrained(self, arch: str, num_classes: int, channels: int) -> nn.Module:
         """Make a network with ImageNet's weights and a random output layer."""
-        raise DmcError(f"there are no ImageNet weights of {arch}; give a file of weights, or none")
+        raise DmcError(f"there are no ImageNet weights of {arch}; {INSTEAD}")
 
     def create(self, arch: str, num_classes: int, channels: int, weights: str | None) -> nn.Module:
         if weights == "imagenet":

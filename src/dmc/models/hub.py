@@ -12,6 +12,9 @@ from dmc.errors import DmcError, first_line
 HUB = "hf-hub:"  # begins the name of a model on the hub
 
 
+INSTEAD = "set weights to a file of them, or to random"  # of ImageNet weights that cannot be had
+
+
 @contextmanager
 def downloading(what: str, hint: str = "") -> Iterator[None]:
     """Surround a block that gets `what` from the hub, itself or through timm; any failure becomes a one-line error.

@@ -26,7 +26,7 @@ from dmc.data.preprocess import Preprocessing
 from dmc.device import index
 from dmc.errors import DmcError, first_line
 from dmc.models.detector_family import DetectorFamily
-from dmc.models.hub import downloading, quiet
+from dmc.models.hub import INSTEAD, downloading, quiet
 from dmc.models.one_stage import ImageList, OneStage
 from dmc.models.weights import download_state_dict, load_backbone_weights, read_weights
 
@@ -145,7 +145,7 @@ def _timm_pyramid(plan: PyramidSettings, weights: str | None) -> TimmPyramid:
     name = plan.backbone
     try:
         overlay = {"state_dict": _whole(name, Path(weights))} if weights not in (None, "imagenet") else None
-        fetching = downloading(f"ImageNet weights of timm/{name}", hint="; give a file, or random")
+        fetching = downloading(f"ImageNet weights of timm/{name}", hint=f"; {INSTEAD}")
         # timm would list the classifier's weights, which a backbone does not need.
         with fetching if weights == "imagenet" and timm.is_model(name) else quiet("timm"):
             make = partial(

@@ -12,7 +12,7 @@ from dmc.errors import DmcError, nearest
 from dmc.model_config import PretrainedCfg, labels_in
 from dmc.models.architecture_source import ClassifierSource, Trained
 from dmc.models.cifar_resnet import register_with_timm
-from dmc.models.hub import downloading
+from dmc.models.hub import INSTEAD, downloading
 
 PAPERS = re.compile(r"resnet(\d{1,4})")  # how papers write the CIFAR ResNets, too
 
@@ -39,7 +39,7 @@ class TimmModels(ClassifierSource):
 
     def pretrained(self, arch: str, num_classes: int, channels: int) -> nn.Module:
         module: nn.Module
-        with downloading(f"ImageNet weights of {arch}", hint="; give a file or random"):
+        with downloading(f"ImageNet weights of {arch}", hint=f"; {INSTEAD}"):
             module = timm.create_model(arch, pretrained=True, num_classes=num_classes, in_chans=channels)
         return module
 
