@@ -63,7 +63,7 @@ def conv_backward_flops(
     EfficientNet-lite0, whose convolutions are mostly depthwise, has 32.2 GFLOP instead of 2.3.
     """
     *_, transposed, _, _, (of_images, of_weights, _) = rest
-    return conv_flop_count(x_shape, w_shape, grad_shape, transposed) * (of_images + of_weights)
+    return int(conv_flop_count(x_shape, w_shape, grad_shape, transposed) * (of_images + of_weights))
 
 
 CORRECTED = {torch.ops.aten.convolution_backward: conv_backward_flops}

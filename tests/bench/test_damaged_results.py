@@ -193,11 +193,13 @@ def test_only_half_written_files_of_dead_processes_are_removed(tmp_path: Path) -
     assert tmp_path.parent.is_dir()
 
 
-def test_tuning_reads_what_it_found_before(bench: Bench) -> None:
-    folder = made(bench.folder / "tuning" / "order-0" / "ewc")
+def test_tuning_reads_what_it_found_before(tmp_path: Path) -> None:
+    def untried(strength: float, folder: Path) -> float:
+        raise AssertionError("it was tried before")
+
     for content in ("{}", "[]", '{"x": 1}', '{"1": "x"}', "[" * 10**5):
-        (folder / "accuracies.json").write_text(content)
-        assert "accuracies.json is damaged" in told(lambda: tuned(bench, METHODS["ewc"], 1.0, 0))
-    (folder / "accuracies.json").write_text(json.dumps({0.1: 0.25, 10.0: 0.5, 100.0: 0.125}))
-    assert tuned(bench, METHODS["ewc"], 1.0, 0) == 10.0
-    assert not (folder / ".tuning-lock").exists()
+        (tmp_path / "accuracies.json").write_text(content)
+        assert "accuracies.json is damaged" in told(lambda: tuned("ewc", 1.0, tmp_path, untried))
+    (tmp_path / "accuracies.json").write_text(json.dumps({0.1: 0.25, 10.0: 0.5, 100.0: 0.125}))
+    assert tuned("ewc", 1.0, tmp_path, untried) == 10.0
+    assert not (tmp_path / ".tuning-lock").exists()

@@ -20,7 +20,7 @@ import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -219,7 +219,18 @@ class Bench:
         if method.name in self.strengths:
             return self.strengths[method.name]
         usual = strength_for(method.name, self.group_size, method.strength)
-        return tuned(self, method, usual, order) if self.tune and usual else usual
+        if not (self.tune and usual):
+            return usual
+        folder = self.folder / "tuning" / f"order-{order}" / method.name
+        return tuned(method.name, usual, folder, lambda strength, place: self._trial(method, order, strength, place))
+
+    def _trial(self, method: Method, order: int, strength: float, folder: Path) -> float | None:
+        """Give the accuracy on held-out training images of the first two groups; None if the training failed."""
+        common, strengths = self.folder / "tuning", {method.name: strength}
+        trial = replace(self, folder=folder, common=common, tune=False, strengths=strengths, validating=True)
+        trial.run_cell(method, order)
+        found = trial.finished(method.name, order)
+        return found.final if found else None  # None: it diverged
 
     def lesson(self, stream: ClassStream, method: Method, order: int, i: int) -> Lesson:
         """Give all that a method may see. Its images are in a list of their own, from which no way leads to others."""
