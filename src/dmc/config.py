@@ -258,7 +258,9 @@ class ConsolidateConfig(NetworkConfig, DistillationConfig):
         lt=MANY,
     )
     from_teacher: bool | None = option(
-        None, "Begin with the first teacher's weights, which favours its classes; the paper begins anew", usual="no"
+        None,
+        "Begin with the first teacher's weights, or the mean of all if they grew from the same; the paper begins anew",
+        usual="no",
     )
     held_out: int = keyword(1024, "Auxiliary images that are not trained on, a tenth of all at most", ge=0, lt=MANY)
     cache: str | None = option(

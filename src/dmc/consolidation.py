@@ -14,6 +14,7 @@ from typing import Any, Generic
 
 from torch import Tensor
 
+from dmc.beginning import as_first, as_mean_if_near
 from dmc.checks import Check
 from dmc.classes import counted
 from dmc.config import ConsolidateConfig, RunConfig, Schedule
@@ -122,15 +123,9 @@ class Consolidation(ABC, Generic[AnyModel]):
         """Tell how much of each class the teachers see in each image, as a number for each image and class."""
         raise DmcError(f"images are not selected for {self.student.singular}s; leave out select")
 
-    def grown_teacher(self, arch: str, preprocessing: Preprocessing) -> AnyModel:
-        """Copy the first teacher for a student that begins as it: with outputs for all classes."""
-        first, names = self.teachers.specialists[0], self.teachers.union.names
-        if (first.arch, first.preprocessing) != (arch, preprocessing) or not first.classes.whole:
-            raise DmcError(
-                f"a student that begins as its first teacher ({first.name}) has its architecture, its size, and all of "
-                "its classes: choose these, or set from_teacher to false"
-            )
-        return first.widened(names[len(first.names) :], self.config.seed)
+    def as_first_teacher(self, arch: str, preprocessing: Preprocessing) -> AnyModel:
+        """Make a student that begins as its first teacher."""
+        return as_first(self.teachers.specialists[0], self.teachers.union.names, arch, preprocessing, self.config.seed)
 
     def join(self, images: Source, with_labels: bool = False) -> None:
         """Train on these images, too; on a sample of them if they would outweigh the others."""
@@ -203,8 +198,12 @@ class Consolidation(ABC, Generic[AnyModel]):
             self.teachers.to(pick_device()).fold()
             loader, unseen = self.open_loaders(run.folder)
             require_trainable(self.student.module, self.objective(), loader, self.schedule)
+            began: dict[str, str] = {}
             # New images would speak for their own teacher, and selected ones are clearer than others.
             self.prepare(unseen if self.joining or self.select else loader)
+            if self.config.from_teacher:
+                mean = as_mean_if_near(self.student, self.teachers.specialists, self.objective(), unseen)
+                began = {"began as": "the mean of its teachers" if mean else "the first teacher"}
             with self.remembering():
                 at = fit(
                     self.student.module,
@@ -229,6 +228,7 @@ class Consolidation(ABC, Generic[AnyModel]):
                 **({"warning": findings.warnings} if findings.warnings else {}),
                 "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {len(loader.skipped)} skipped{chosen})",
                 **({"images besides": f"{self.joining.name} ({len(self.joining)}{labels})"} if self.joining else {}),
+                **began,
                 "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.config.seed}, "
                 f"{self.schedule.precision}",
                 **self.notes,

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import dmc
+from dmc import beginning
 from dmc.data.readers import ArrayImages
 from dmc.data.subsets import ListedImages
 from dmc.errors import DmcError
@@ -25,6 +26,7 @@ from tests.methods.conftest import lesson
 
 NOISE = np.random.default_rng(0).integers(0, 256, (240, 16, 16, 3), dtype=np.uint8)
 STILL = dmc.Schedule(epochs=1, batch_size=16, lr=1e-12, weight_decay=0)
+OUTPUTS = ("fc", "head.classification_head.cls_logits")  # names of weights that have a row for each class
 IMAGES = torch.from_numpy(NOISE[:4]).permute(0, 3, 1, 2)
 
 
@@ -49,6 +51,56 @@ def test_a_student_may_begin_as_the_first_teacher() -> None:
         torch.testing.assert_close(student.logits(IMAGES)[:, :2], first.logits(IMAGES))
     require_alike(student, first)
     require_unlike(classifiers([first, second], NOISE, STILL).student, first)
+
+
+def grown_from(model: Any, names: str, by: float) -> Any:
+    """Give a model of other classes with the weights of one, all but those of outputs a little larger."""
+    grown = type(model).untrained(str(model.arch), names, model.preprocessing, seed=3, weights=None)
+    grown.begin_as(model)
+    with torch.no_grad():
+        for name, weight in grown.module.named_parameters():
+            if not name.startswith(OUTPUTS):
+                weight.add_(by)
+    return grown
+
+
+@pytest.mark.parametrize("kind", [tiny, small])
+@pytest.mark.parametrize(("nearly", "moved", "words"), [(9, 0.5e-3, "the mean of its"), (0, 0, "the first teacher")])
+def test_a_student_begins_as_the_mean_of_its_teachers_if_that_is_near_their_answers(
+    kind: Any, nearly: float, moved: float, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(beginning, "NEARLY", nearly)
+    first = kind("ab", seed=1)
+    second, images = grown_from(first, "cd", by=1e-3), write_images(tmp_path / "images", 40, size=64)
+    settings: dict[str, Any] = {"from_teacher": True, "schedule": STILL} | ({"balance": False} if kind is tiny else {})
+    student = dmc.consolidate([first, second], images, **settings)
+    for name, weight in first.module.named_parameters():
+        if not name.startswith(OUTPUTS):
+            torch.testing.assert_close(student.module.get_parameter(name), weight + moved, rtol=1e-4, atol=1e-6)
+    assert words in student.provenance["began as"]
+
+
+def test_the_mean_of_classifiers_has_the_outputs_of_those_that_know_a_class() -> None:
+    """Of b, which is the second's first, the mean of both; of e, which nobody knows, what was there."""
+    first, second, student = tiny("ab", 1), tiny("bc", 2), tiny("abce", 3)
+    mean = student.mean_with([first, second]).module
+    rows = [model.module.get_parameter("fc.weight") for model in (first, second, student)]
+    expected = torch.stack([rows[0][0], (rows[0][1] + rows[1][0]) / 2, rows[1][1], rows[2][3]])
+    torch.testing.assert_close(mean.get_parameter("fc.weight"), expected)
+    body = [model.module.get_parameter("conv1.weight") for model in (first, second)]
+    torch.testing.assert_close(mean.get_parameter("conv1.weight"), sum(body) / 2)
+    assert torch.equal(student.module.get_parameter("fc.weight"), rows[2])
+
+
+def test_the_mean_of_detectors_has_the_outputs_of_each_anchor() -> None:
+    first, second, student = small("ab", seed=1), small("c", seed=2), small("cab", seed=3)
+    name = "head.classification_head.cls_logits.bias"
+    biases = [torch.arange(9 * classes) + start for classes, start in ((2, 0.0), (1, 100.0))]
+    for model, bias in zip((first, second), biases, strict=True):
+        model.module.get_parameter(name).data.copy_(bias)
+    found = student.mean_with([first, second]).module.get_parameter(name).view(9, 3)
+    assert found[0].tolist() == [100, 0, 1]
+    assert found[8].tolist() == [108, 16, 17]
 
 
 def test_a_student_of_another_shape_cannot_begin_as_a_teacher() -> None:
@@ -116,8 +168,9 @@ def test_recipes_that_contradict_each_other(labeled_folder: Path) -> None:
         dmc.learn(tiny("ab", 1), labeled_folder, NOISE, from_old=True, arch="cifar_resnet14")
 
 
-def test_recipe_best_of_detectors(tmp_path: Path) -> None:
+def test_recipe_best_of_detectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The student begins as the first teacher; more anchors teach it, by confidence. What is set goes before that."""
+    monkeypatch.setattr(beginning, "NEARLY", 0.0)  # the mean of two that know nothing is as near as the first of them
     pair, out = [small("ab", seed=1), small("cd", seed=2)], tmp_path / "out"
     images = write_images(tmp_path / "images", 8, size=64)
     student = dmc.consolidate(pair, images, out, recipe="best", schedule=STILL, report=False)

@@ -1,10 +1,10 @@
 """DMC++: DMC with recipe `best`, what was found to help beyond the paper, at about the same cost.
 
-For classifiers (results/best-recipe.md), the specialist and the student both begin as the old model, and the new images
-join the auxiliary ones, without labels; at the end, outputs of old and new classes are balanced. For detectors
-(results/best-detectors.md), the student begins as the old model, the new scenes join the auxiliary images without
-labels, and more anchors teach it, each as much as the teachers are sure of what they see there. The teachers answer
-once about each of a few views of an image.
+The student begins as the old model, or as the mean of both teachers if these grew from the same weights; the new images
+join the auxiliary ones, without labels; the teachers answer once about each of a few views of an image. For classifiers
+(results/best-recipe.md), the specialist begins as the old model, too, and at the end outputs of old and new classes are
+balanced. Detectors (results/best-detectors.md) are taught at more anchors, and each counts as much as the teachers are
+sure of what they see there.
 """
 
 from __future__ import annotations

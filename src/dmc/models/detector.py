@@ -161,10 +161,9 @@ class Detector(Model):
             best_NM = alone_NA.topk(min(count, alone_NA.shape[1]), dim=1).indices
             return Candidates(gathered(boxes_NA4, best_NM), gathered(odds_NAK, best_NM))
 
-    def _copy_outputs(self, narrow: Tensor, wide: Tensor, grown: Self) -> None:
-        """Copy the outputs anchor by anchor: each anchor has an output for each class."""
-        old, new = (len(model.names) + model.network.background for model in (self, grown))
-        wide.view(-1, new, *wide.shape[1:])[:, :old] = narrow.view(-1, old, *wide.shape[1:])
+    def _by_class(self, outputs: Tensor) -> Tensor:
+        """View them anchor by anchor: each has an output for each class, after those for the background."""
+        return outputs.view(-1, self.network.background + len(self.names), *outputs.shape[1:])
 
 
 def hidden(boxes_NM4: Tensor, labels_NM: Tensor) -> Tensor:

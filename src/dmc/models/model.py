@@ -109,24 +109,60 @@ class Model(ABC):
                 if value.shape == own[key].shape:
                     value.copy_(own[key])
                 else:
-                    self._copy_outputs(own[key], value, wide)
+                    rows = self._by_class(own[key])
+                    wide._by_class(value)[:, : rows.shape[1]] = rows
         return wide
 
     def begin_as(self, other: Self) -> None:
         """Take over the weights of a model of the same architecture, all but those of the outputs."""
         if self.arch is None or self.arch != other.arch:
             raise DmcError(f"a {self.arch} cannot begin with the weights of {other.name}, a {other.arch}")
-        names = [f"class {i}" for i in range(len(self.names) + 1)]
-        wider = self._begun(self.arch, names, self.preprocessing, self.output, seed=0).module.state_dict()
-        theirs = other.module.state_dict()
+        theirs, outputs = other.module.state_dict(), self._of_outputs()
         with torch.no_grad():
             for key, value in self.module.state_dict().items():
-                if value.shape == wider[key].shape:  # else it has a row for each class
+                if key not in outputs:
                     value.copy_(theirs[key])
 
-    def _copy_outputs(self, narrow: Tensor, wide: Tensor, grown: Self) -> None:
-        """Copy a tensor with a row for each class into that of a model with more classes."""
-        wide[: len(narrow)] = narrow
+    def mean_with(self, others: Sequence[Self]) -> Self:
+        """Copy the model with the mean of other models' weights, which have its architecture and some of its classes.
+
+        The outputs of a class are the mean over those that know it; if none does, they stay as they are.
+        """
+        twin, outputs = self.with_module(copy.deepcopy(self.module)), self._of_outputs()
+        states = [other.module.state_dict() for other in others]
+        with torch.no_grad():
+            for key, value in twin.module.state_dict().items():
+                parts = [state[key] for state in states]
+                if key in outputs:
+                    rows = [other._by_class(part) for other, part in zip(others, parts, strict=True)]
+                    self._mean_outputs(self._by_class(value), rows, [other.names for other in others])
+                elif value.is_floating_point():  # else it counts batches
+                    value.copy_(torch.stack(parts).mean(dim=0))
+        return twin
+
+    def _mean_outputs(self, own: Tensor, others: Sequence[Tensor], names: Sequence[Sequence[str]]) -> None:
+        """Fill rows of outputs with the mean over those of other models that know the class, or have a background."""
+        background = own.shape[1] - len(self.names)
+        own[:, :background] = torch.stack([rows[:, :background] for rows in others]).mean(dim=0)
+        for i, name in enumerate(self.names, background):
+            known = [
+                rows[:, background + theirs.index(name)]
+                for rows, theirs in zip(others, names, strict=True)
+                if name in theirs
+            ]
+            if known:
+                own[:, i] = torch.stack(known).mean(dim=0)
+
+    def _of_outputs(self) -> set[str]:
+        """Name the tensors that have a row for each class: those of another shape in a model with one class more."""
+        assert self.arch is not None
+        names = [f"class {i}" for i in range(len(self.names) + 1)]
+        wider = self._begun(self.arch, names, self.preprocessing, self.output, seed=0).module.state_dict()
+        return {key for key, value in self.module.state_dict().items() if value.shape != wider[key].shape}
+
+    def _by_class(self, outputs: Tensor) -> Tensor:
+        """View a tensor of outputs so that its second dimension has a row for each class."""
+        return outputs[None]
 
     @property
     def student_arch(self) -> str | None:

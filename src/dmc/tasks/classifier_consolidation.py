@@ -101,7 +101,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
         preprocessing = alike or default_preprocessing(arch)
         preprocessing = replace(preprocessing, size=asked.size or preprocessing.size)
         if asked.from_teacher:
-            return self.grown_teacher(arch, preprocessing)
+            return self.as_first_teacher(arch, preprocessing)
         names = self.teachers.union.names
         return Specialist.untrained(arch, names, preprocessing, first.output, asked.seed, asked.weights)
 

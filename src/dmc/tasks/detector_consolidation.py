@@ -162,7 +162,7 @@ class DetectorConsolidation(Consolidation[Detector]):
         alike = next((d.preprocessing for d in teachers if d.arch == arch), Detector.architectures.preprocessing(arch))
         preprocessing = replace(alike, size=self.config.size or self.teachers.transform.size)
         if self.config.from_teacher:
-            return self.grown_teacher(arch, preprocessing)
+            return self.as_first_teacher(arch, preprocessing)
         names = self.teachers.union.names
         return Detector.untrained(arch, names, preprocessing, self.config.seed, self.config.weights)
 
