@@ -91,3 +91,14 @@ def test_an_ssd_without_a_class_takes_it_for_background() -> None:
     whole = Answers(torch.tensor([[[2.0, 10.0, -5.0]]]), torch.zeros(1, 1, 4), torch.zeros(1, 4), [1])
     score = network.scores(network.kept(whole, [0]).logits_NAK, whole.boxes_NAB).item()
     assert score == pytest.approx(math.exp(2) / (math.exp(2) + math.exp(10) + math.exp(-5) + 1), rel=1e-5)
+
+
+def test_the_mean_of_ssds_has_the_mean_of_their_background() -> None:
+    """Each anchor has an output for the background, then those of the classes."""
+    models = [Detector.untrained("ssdlite320_mobilenet_v3_large", names, weights=None) for names in ("a", "b", "ba")]
+    name = "head.classification_head.module_list.0.1.bias"  # of six anchors
+    for model, start in zip(models, (0.0, 100.0), strict=False):
+        model.module.get_parameter(name).data.copy_(torch.arange(12) + start)
+    found = models[2].mean_with(models[:2]).module.get_parameter(name).view(6, 3)
+    assert found[0].tolist() == [50, 101, 1]
+    assert found[5].tolist() == [60, 111, 11]
