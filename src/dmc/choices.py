@@ -99,8 +99,7 @@ def timed(length: Length, schedule: Schedule, images: int, cost: Cost, what: str
             )
         schedule = schedule.changed({"epochs": passes})
     seconds = before + cost.seconds(own, schedule.epochs)
-    epochs = f"{schedule.epochs} epoch{'' if schedule.epochs == 1 else 's'}"
-    log.info(f"{what}: {epochs} of {images:,} images, about {duration(seconds)}")
+    log.info(f"{what}: {schedule.length} of {images:,} images, about {duration(seconds)}")
     return schedule
 
 

@@ -77,6 +77,11 @@ class Schedule(Config):
             raise ValueError("should be fractions of all epochs, between 0 and 1")
         return drops
 
+    @property
+    def length(self) -> str:
+        """The number of passes, in words."""
+        return f"{self.epochs} epoch{'' if self.epochs == 1 else 's'}"
+
     def lr_at(self, step: int, steps_per_epoch: int) -> float:
         """Give the learning rate of a step."""
         if self.shape == "one-cycle":  # up over the first fifth, then down along a cosine

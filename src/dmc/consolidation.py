@@ -229,7 +229,7 @@ class Consolidation(ABC, Generic[AnyModel]):
                 "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {len(loader.skipped)} skipped{chosen})",
                 **({"images besides": f"{self.joining.name} ({len(self.joining)}{labels})"} if self.joining else {}),
                 **began,
-                "training": f"{self.schedule.epochs} epochs, {at.images} images seen, seed {self.config.seed}, "
+                "training": f"{self.schedule.length}, {at.images} images seen, seed {self.config.seed}, "
                 f"{self.schedule.precision}",
                 **self.notes,
             }

@@ -65,7 +65,7 @@ def fit_labeled(
         model.provenance = {
             "made by": "dmc train",
             "data": f"{source.name} ({loader.count} images, {len(loader.skipped)} skipped)",
-            "training": f"{schedule.epochs} epochs, {at.images} images seen, seed {seed}, {schedule.precision}",
+            "training": f"{schedule.length}, {at.images} images seen, seed {seed}, {schedule.precision}",
             **(held_out.result(model) if held_out else {}),
         }
         return run.finish(model)
