@@ -40,7 +40,8 @@ def as_mean_if_near(student: AnyModel, teachers: Sequence[AnyModel], objective: 
     The mean of teachers that grew from the same weights knows something of all their classes. That of others knows
     nothing, since each computes the same in other places. Their answers to some images tell which it is.
     """
-    alike = [teacher for teacher in teachers if teacher.arch == student.arch and teacher.classes.whole]
+    shape = (student.arch, student.preprocessing)
+    alike = [one for one in teachers if (one.arch, one.preprocessing) == shape and one.classes.whole]
     if len(alike) < 2:
         return False
     device, mean = pick_device(), student.mean_with(alike)
@@ -54,5 +55,5 @@ def as_mean_if_near(student: AnyModel, teachers: Sequence[AnyModel], objective: 
     near = together().agreed(losses[1] < NEARLY * losses[0])
     if near:
         student.module.load_state_dict(mean.module.state_dict())
-        log.info("the student begins as the mean of its teachers: they grew from the same weights")
+        log.info("the student begins as the mean of its teachers, which answers much as they do")
     return near

@@ -80,6 +80,14 @@ def test_a_student_begins_as_the_mean_of_its_teachers_if_that_is_near_their_answ
     assert words in student.provenance["began as"]
 
 
+def test_only_teachers_of_the_students_shape_have_a_mean(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A grey one of the same architecture has other first weights."""
+    monkeypatch.setattr(beginning, "NEARLY", 9)
+    grey = Specialist.untrained("cifar_resnet8", "cd", replace(SMALL, mean=(0.5,), std=(0.5,)), seed=2)
+    student = dmc.consolidate([tiny("ab", 1), grey], NOISE, from_teacher=True, schedule=STILL, balance=False)
+    assert student.provenance["began as"] == "the first teacher"
+
+
 def test_the_mean_of_classifiers_has_the_outputs_of_those_that_know_a_class() -> None:
     """Of b, which is the second's first, the mean of both; of e, which nobody knows, what was there."""
     first, second, student = tiny("ab", 1), tiny("bc", 2), tiny("abce", 3)
