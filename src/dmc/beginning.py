@@ -44,7 +44,7 @@ def as_mean_if_near(student: AnyModel, teachers: Sequence[AnyModel], objective: 
     alike = [one for one in teachers if (one.arch, one.preprocessing) == shape and one.classes.whole]
     if len(alike) < 2:
         return False
-    device, mean = pick_device(), student.mean_with(alike)
+    device, mean = pick_device(), student.as_mean_of(alike)
     some = [batch.to(device) for batch in islice(images.in_order(AT_ONCE), IMAGES // AT_ONCE)]
     losses = []
     for model in (student, mean):

@@ -99,6 +99,6 @@ def test_the_mean_of_ssds_has_the_mean_of_their_background() -> None:
     name = "head.classification_head.module_list.0.1.bias"  # of six anchors
     for model, start in zip(models, (0.0, 100.0), strict=False):
         model.module.get_parameter(name).data.copy_(torch.arange(12) + start)
-    found = models[2].mean_with(models[:2]).module.get_parameter(name).view(6, 3)
+    found = models[2].as_mean_of(models[:2]).module.get_parameter(name).view(6, 3)
     assert found[0].tolist() == [50, 101, 1]
     assert found[5].tolist() == [60, 111, 11]

@@ -91,7 +91,7 @@ def test_only_teachers_of_the_students_shape_have_a_mean(monkeypatch: pytest.Mon
 def test_the_mean_of_classifiers_has_the_outputs_of_those_that_know_a_class() -> None:
     """Of b, which is the second's first, the mean of both; of e, which nobody knows, what was there."""
     first, second, student = tiny("ab", 1), tiny("bc", 2), tiny("abce", 3)
-    mean = student.mean_with([first, second]).module
+    mean = student.as_mean_of([first, second]).module
     rows = [model.module.get_parameter("fc.weight") for model in (first, second, student)]
     expected = torch.stack([rows[0][0], (rows[0][1] + rows[1][0]) / 2, rows[1][1], rows[2][3]])
     torch.testing.assert_close(mean.get_parameter("fc.weight"), expected)
@@ -106,7 +106,7 @@ def test_the_mean_of_detectors_has_the_outputs_of_each_anchor() -> None:
     biases = [torch.arange(9 * classes) + start for classes, start in ((2, 0.0), (1, 100.0))]
     for model, bias in zip((first, second), biases, strict=True):
         model.module.get_parameter(name).data.copy_(bias)
-    found = student.mean_with([first, second]).module.get_parameter(name).view(9, 3)
+    found = student.as_mean_of([first, second]).module.get_parameter(name).view(9, 3)
     assert found[0].tolist() == [100, 0, 1]
     assert found[8].tolist() == [108, 16, 17]
 

@@ -123,7 +123,7 @@ class Model(ABC):
                 if key not in outputs:
                     value.copy_(theirs[key])
 
-    def mean_with(self, others: Sequence[Self]) -> Self:
+    def as_mean_of(self, others: Sequence[Self]) -> Self:
         """Copy the model with the mean of other models' weights, which have its architecture and some of its classes.
 
         The outputs of a class are the mean over those that know it; if none does, they stay as they are.
@@ -135,21 +135,18 @@ class Model(ABC):
                 parts = [state[key] for state in states]
                 if key in outputs:
                     rows = [other._by_class(part) for other, part in zip(others, parts, strict=True)]
-                    self._mean_outputs(self._by_class(value), rows, [other.names for other in others])
+                    self._fill_outputs(self._by_class(value), rows, [other.names for other in others])
                 elif value.is_floating_point():  # else it counts batches
                     value.copy_(torch.stack(parts).mean(dim=0))
         return twin
 
-    def _mean_outputs(self, own: Tensor, others: Sequence[Tensor], names: Sequence[Sequence[str]]) -> None:
-        """Fill rows of outputs with the mean over those of other models that know the class, or have a background."""
+    def _fill_outputs(self, own: Tensor, others: Sequence[Tensor], names: Sequence[Sequence[str]]) -> None:
+        """Fill rows of outputs with the mean of other models' rows: of those that know the class, or of background."""
         background = own.shape[1] - len(self.names)
         own[:, :background] = torch.stack([rows[:, :background] for rows in others]).mean(dim=0)
+        places = [{name: i for i, name in enumerate(theirs, background)} for theirs in names]
         for i, name in enumerate(self.names, background):
-            known = [
-                rows[:, background + theirs.index(name)]
-                for rows, theirs in zip(others, names, strict=True)
-                if name in theirs
-            ]
+            known = [rows[:, at[name]] for rows, at in zip(others, places, strict=True) if name in at]
             if known:
                 own[:, i] = torch.stack(known).mean(dim=0)
 
