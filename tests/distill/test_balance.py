@@ -55,6 +55,35 @@ def test_each_block_wins_its_share(sizes: list[int], seed: int) -> None:
     assert torch.allclose(won, torch.tensor(shares), atol=0.01)
 
 
+def centred(images: int, classes: int, spread: float, draw: torch.Generator) -> torch.Tensor:
+    logits_NK = spread * torch.randn(images, classes, generator=draw)
+    return logits_NK - logits_NK.mean(dim=1, keepdim=True)
+
+
+@pytest.mark.parametrize("lean", [0.0, 0.2, 0.5, 1.0])
+def test_a_block_that_cannot_win_its_share_is_left_alone(lean: float) -> None:
+    """Teachers know a, b and b, c: each block is one class, negative on half of the images, so no factor helps it."""
+    draw = torch.Generator().manual_seed(0)
+    a, c = torch.randn(2, 1000, generator=draw) - lean
+    logits_NT, union = torch.stack([a, -(a + c) / 2, c], dim=1), ClassUnion.of(["ab", "bc"])
+    assert balancing_factors(peaks(logits_NT, union.blocks), fair_shares(union.blocks)) == [1.0, 1.0, 1.0]
+
+
+def test_two_blocks_are_balanced_around_a_shared_class() -> None:
+    """The first teacher is three times as loud; a, b, c and e, f, g should win equally often, s as before."""
+    draw, union = torch.Generator().manual_seed(0), ClassUnion.of(["abcs", "sefg"])
+    first_N4, second_N4 = centred(4000, 4, 3.0, draw), centred(4000, 4, 1.0, draw)
+    shared_N1 = (first_N4[:, 3:] + second_N4[:, :1]) / 2
+    peaks_NB = peaks(torch.cat([first_N4[:, :3], shared_N1, second_N4[:, 1:]], dim=1), union.blocks)
+    one, shared, two = balancing_factors(peaks_NB, fair_shares(union.blocks))
+    assert shared == 1.0 == pytest.approx(one * two)
+    assert 2 < two / one < 4  # the three that the first teacher is too large by
+    before, after = win_shares(peaks_NB), win_shares(peaks_NB * torch.tensor([one, shared, two]))
+    assert before[2] < 0.1 < 0.7 < before[0]
+    assert after[0] == pytest.approx(after[2], abs=0.05)
+    assert after[1] == pytest.approx(before[1], abs=0.05)
+
+
 def test_sharpness_finds_the_temperature_that_was_lost() -> None:
     """A student whose logits are a fifth of its teachers' needs a factor of five."""
     logits = torch.randn(400, 4, generator=torch.Generator().manual_seed(0))

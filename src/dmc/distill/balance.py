@@ -19,6 +19,7 @@ from dmc.classes import ClassUnion
 SWEEPS = 100  # at most; two blocks need one, ten blocks about twenty
 HALF = 0.5  # of the share that a block should win, or of all answers: with less, something went wrong
 LEAST_PEAK = 1e-6  # a block whose highest logit is below this wins nothing, whatever its factor
+CONTESTED = 0.9  # of the images, at least: a block has a chance in them
 
 
 def peaks(logits_NT: Tensor, blocks: Sequence[Sequence[int]]) -> Tensor:
@@ -43,12 +44,26 @@ def fair_shares(blocks: Sequence[Sequence[int]]) -> list[float]:
 
 
 def balancing_factors(peaks_NB: Tensor, shares: Sequence[float]) -> list[float]:
-    """Find one positive factor for each block, with which block b wins the share `shares[b]` of the images.
+    """Find one positive factor for each block, with which block b wins a share of the images, as `shares` has them.
 
     In logarithms a factor is a level to add. The level at which a block wins exactly its share is a quantile of its
     distance to the best of the other blocks. Levels depend on each other, so they are set in turn until none moves.
+
+    The logits of a teacher's classes add up to about zero, so the highest is nearly always positive, and a factor can
+    let it win. A block that is only a part of a teacher's classes (others are shared) is often negative as a whole. No
+    factor gives such a block its share: it keeps 1, the mean of the others', which contest the images without it.
     """
-    log_peaks_NB = peaks_NB.double().clamp(min=LEAST_PEAK).log()
+    contested = (peaks_NB > LEAST_PEAK).double().mean(dim=0) >= CONTESTED
+    levels_B = torch.zeros(len(shares), dtype=torch.double)
+    if contested.sum() > 1:
+        due = torch.tensor(shares, dtype=torch.double)[contested]
+        levels_B[contested] = _levels(peaks_NB[:, contested].double(), (due / due.sum()).tolist())
+    return [float(factor) for factor in levels_B.exp()]
+
+
+def _levels(peaks_NB: Tensor, shares: Sequence[float]) -> Tensor:
+    """Find the logarithms of the factors with which each block wins its share; their mean is zero."""
+    log_peaks_NB = peaks_NB.clamp(min=LEAST_PEAK).log()
     levels_B = log_peaks_NB.new_zeros(len(shares))
     for _ in range(SWEEPS):
         before_B = levels_B.clone()
@@ -60,7 +75,7 @@ def balancing_factors(peaks_NB: Tensor, shares: Sequence[float]) -> list[float]:
         levels_B -= levels_B.mean()  # only their differences count
         if torch.allclose(levels_B, before_B, atol=1e-6):
             break
-    return [float(factor) for factor in levels_B.exp()]
+    return levels_B
 
 
 def sharpness(student_NT: Tensor, teacher_logits: Sequence[Tensor], union: ClassUnion) -> float:
