@@ -27,6 +27,7 @@ def bright(images_N3HW: torch.Tensor) -> torch.Tensor:
     ("fit", "side", "shown", "shape", "sizes"),
     [
         ("frame", 80, 40, (128, 192), [(80, 160), (120, 60)]),
+        ("frame", 50, 40, (96, 128), [(50, 100), (75, 38)]),  # 80 x 120 pixels, padded to whole strides of 32
         ("stretch", 96, 40, (96, 96), [(96, 96), (96, 96)]),
         ("letterbox", 96, 40, (96, 96), [(48, 96), (96, 48)]),
     ],

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 from torchvision.ops import remove_small_boxes
 
 import dmc
+from dmc.data.sources import Record
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
 from dmc.models.one_stage import Answers, OneStage
@@ -82,6 +84,27 @@ def test_an_ssd_begins_with_the_weights_that_fit_its_normalisation(
     assert dmc.load(tmp_path / "d").fingerprint == detector.fingerprint
     with pytest.raises(DmcError, match="no ImageNet weights for the reduced tail of ssdlite320_mobilenet_v3_large"):
         Detector.untrained("ssdlite320_mobilenet_v3_large", "ab", weights="imagenet")
+
+
+@pytest.mark.parametrize("score", [0.35, 0.5, 0.9])
+def test_a_target_of_many_classes_has_its_score(score: float) -> None:
+    """79 classes that are not there have a score of 1% each in a sigmoid, which a softmax must not add up."""
+    network = Detector.architectures.create("ssdlite320_mobilenet_v3_large", 2)
+    assert isinstance(network, OneStage)
+    odds_1K = torch.full((1, 80), math.log(0.01 / 0.99))
+    odds_1K[0, 7] = math.log(score / (1 - score))
+    scores_K = network.scores(network.logits_for(odds_1K), torch.zeros(1, 4))[0]
+    assert scores_K[7].item() == pytest.approx(score, abs=0.02)
+    assert scores_K.sum() - scores_K[7] < 0.01
+
+
+def test_squares_are_seen_alike_in_training_and_in_use() -> None:
+    """An SSD300's anchors are fractions of its image: a batch padded to 320 would have larger ones than its finds."""
+    detector = Detector.untrained("ssd300_vgg16", "ab", weights=None)
+    image = detector.transform(Image.new("RGB", (400, 200)))
+    batch = detector.transform.batch([(Record(Path("a"), 0, "a"), image)])
+    seen = detector.fitted(batch.images_N3HW, batch.sizes)
+    assert tuple(batch.images_N3HW.shape) == tuple(seen.images_N3HW.shape) == (1, 3, 300, 300)
 
 
 def test_an_ssd_without_a_class_takes_it_for_background() -> None:

@@ -14,12 +14,12 @@ from torch import Tensor
 from dmc.data.annotations import Objects
 from dmc.data.batch import Batch
 from dmc.data.decode import RESAMPLING, upright_rgb
+from dmc.data.fitting import MULTIPLE, framed
 from dmc.data.preprocess import Interpolation
 from dmc.data.sources import Record
 from dmc.errors import DmcError
 
 LONGEST = 1333 / 800  # limit of the longer side, in multiples of `size`; a longer image is made smaller
-MULTIPLE = 32  # batches are padded to a multiple of this, the coarsest stride of a backbone
 
 
 @dataclass
@@ -104,9 +104,11 @@ class ShorterSide:
         return torch.from_numpy(np.array(image)).permute(2, 0, 1)
 
     def frame(self, image: Tensor) -> tuple[int, int]:
-        """Give the height and width that a resized image is padded to, if it is alone in its batch."""
-        height, width = (-(-extent // MULTIPLE) * MULTIPLE for extent in image.shape[1:])
-        return height, width
+        """Give the height and width that a resized image is padded to, if it is alone in its batch.
+
+        A square stays one: the anchors of its detectors are fractions of its side, which padding would stretch.
+        """
+        return (self.size, self.size) if self.square else framed((int(image.shape[1]), int(image.shape[2])))
 
     def batch(self, framed: Sequence[tuple[Record, Tensor]], frame: tuple[int, int] | None = None) -> DetectionBatch:
         """Pad resized images to one frame, and scale their boxes with them; refuse an annotation of another size."""

@@ -16,6 +16,7 @@ from dmc.data.preprocess import Interpolation
 Fit = Literal["frame", "stretch", "letterbox"]
 Size = tuple[int, int]  # height and width
 GREY = 114  # what the YOLO family pads with
+MULTIPLE = 32  # batches are padded to a multiple of this, the coarsest stride of a backbone
 
 
 class Fitted(NamedTuple):
@@ -40,7 +41,7 @@ def fitted(
         return Fitted(images_N3HW, sizes, None)
     if fit == "frame":
         wanted = [_scaled(size, side / shown) for size in (frame, *sizes)]
-        resized_N3HW = _resized(images_N3HW, wanted[0], interpolation)
+        resized_N3HW = _padded(_resized(images_N3HW, wanted[0], interpolation), framed(wanted[0]))
         return Fitted(resized_N3HW, wanted[1:], _scales([frame] * len(sizes), wanted[:1] * len(sizes), images_N3HW))
     inner = [(side, side) if fit == "stretch" else _scaled(size, side / max(size)) for size in sizes]
     if whole:
@@ -48,8 +49,17 @@ def fitted(
     else:
         cropped = (image[None, :, :height, :width] for image, (height, width) in zip(images_N3HW, sizes, strict=True))
         parts = [_resized(part, size, interpolation) for part, size in zip(cropped, inner, strict=True)]
-    square = [F.pad(part, (0, side - part.shape[3], 0, side - part.shape[2]), value=GREY) for part in parts]
+    square = [_padded(part, (side, side), GREY) for part in parts]
     return Fitted(torch.cat(square), inner, _scales(sizes, inner, images_N3HW))
+
+
+def framed(size: Size) -> Size:
+    """Give the smallest frame that holds an image of this size, and has a whole number of the coarsest strides."""
+    return -(-size[0] // MULTIPLE) * MULTIPLE, -(-size[1] // MULTIPLE) * MULTIPLE
+
+
+def _padded(images_N3HW: Tensor, frame: Size, value: int = 0) -> Tensor:
+    return F.pad(images_N3HW, (0, frame[1] - images_N3HW.shape[3], 0, frame[0] - images_N3HW.shape[2]), value=value)
 
 
 def _scaled(size: Size, factor: float) -> Size:

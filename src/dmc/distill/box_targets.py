@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from dmc.models.detector import Candidates
-from dmc.models.one_stage import OneStage
+from dmc.models.one_stage import NEVER, OneStage
 
-NEVER = 0.01  # a class with less than this score is not there: its targets are all the same
-LOWEST = math.log(NEVER / (1 - NEVER))  # the same as log-odds
+LOWEST = math.log(NEVER / (1 - NEVER))  # log-odds: targets of all classes that are not there are the same
 TIE = 1e-4 * NEVER  # too little to change the order of anchors that some teacher found something at
 
 

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dmc.data.fitting import Fit
 from dmc.device import index
 
+NEVER = 0.01  # a class with less than this score is not there
 Targets = Sequence[Mapping[str, Tensor]]  # for each image: boxes (M x 4, corners, pixels) and labels (M)
 
 

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models import VGG16_Weights, detection, vgg16
 from torchvision.models.detection.ssd import SSD, SSDFeatureExtractorVGG
@@ -17,7 +16,7 @@ from dmc.data.preprocess import Preprocessing
 from dmc.device import index
 from dmc.errors import DmcError
 from dmc.models.detector_family import DetectorFamily
-from dmc.models.one_stage import Answers, OneStage, Targets
+from dmc.models.one_stage import NEVER, Answers, OneStage, Targets
 from dmc.models.weights import download_state_dict, load_backbone_weights, read_weights
 
 VGG, LITE = "ssd300_vgg16", "ssdlite320_mobilenet_v3_large"
@@ -69,8 +68,13 @@ class SsdDetector(OneStage, SSD):  # type: ignore[misc]
         return offsets
 
     def logits_for(self, odds_MK: Tensor) -> Tensor:
-        """Give the logits relative to the background, which is what is left if no class is there."""
-        return F.logsigmoid(odds_MK) + F.softplus(odds_MK).sum(dim=-1, keepdim=True)
+        """Give the logits relative to the background, which is what is left if no class is there.
+
+        A softmax adds up what all classes have. So those that are not there share the score that each has in a sigmoid.
+        """
+        share = NEVER / odds_MK.shape[-1]
+        chances_MK = share + (odds_MK.sigmoid() - NEVER).clamp_min(0) * ((1 - share) / (1 - NEVER))
+        return chances_MK.log() - torch.log1p(-chances_MK).sum(dim=-1, keepdim=True)
 
 
 def _with_background(logits_NAK: Tensor) -> Tensor:

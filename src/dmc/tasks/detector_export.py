@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dmc.data.detection_batch import MULTIPLE
+from dmc.data.fitting import MULTIPLE
 from dmc.models.detector import CANDIDATES, MAX_DETECTIONS, MIN_SCORE, NMS, Detector
 from dmc.models.exported import Described, Exportable
 
