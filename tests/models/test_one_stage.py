@@ -47,8 +47,8 @@ def test_torchvisions_detectors_are_teachers(name: str, monkeypatch: pytest.Monk
     ("arch", "words"),
     [
         (f"{TINY},depth=6", "depth is 1 to 4"),
-        ("retinanet:timm/test_resnet,scale=0", "scale is 0.125 to 64"),
-        ("retinanet:timm/test_resnet,scale=nan", "scale is 0.125 to 64"),
+        ("retinanet:timm/test_resnet,scale=0", "scale is 0.25 to 64"),
+        ("retinanet:timm/test_resnet,scale=nan", "scale is 0.25 to 64"),
         ("retinanet:timm/test_resnet,norm=none", "norm is frozen or batch"),
         ("fcos:timm/test_resnet,width=abc", "invalid literal"),
         ("fcos:timm/test_resnet,width=100000", "width is 1 to 4096"),

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import ClassVar
 
+from torch import nn
 from torchvision.models import get_model_weights
 
 from dmc.errors import DmcError, nearest
@@ -20,6 +21,7 @@ class DetectorFamily(ArchitectureSource):
     pattern: ClassVar[str]  # regular expression: the names that it knows
     network: ClassVar[type[DetectorNetwork]]
     with_coco_weights: ClassVar[tuple[str, ...]] = ()
+    without_epsilon: ClassVar[tuple[str, ...]] = ()  # those whose norms had none in training; torchvision sets it to 0
 
     def canonical(self, arch: str) -> str:
         arch = self.bare(arch)
@@ -51,4 +53,7 @@ class DetectorFamily(ArchitectureSource):
         width = len(categories) - background
         module = self.create(name, width, 3, None)
         load_weights(module, download_state_dict(weights.url, f"torchvision:{name}"), Path(weights.url), name, width)
+        for norm in module.modules():
+            if name in self.without_epsilon and isinstance(norm, nn.BatchNorm2d) and norm.running_var is not None:
+                norm.running_var -= norm.eps  # changes the weights, so that it outlives a save
         return Trained(module, name, self.preprocessing(name), labels, width, {"weights": str(weights)}, columns)

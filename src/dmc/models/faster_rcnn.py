@@ -62,6 +62,7 @@ class FasterRcnnFamily(DetectorFamily):
     usage = "fasterrcnn_resnet50_fpn and others of torchvision's (as teachers)"
     network = FasterRcnnDetector
     with_coco_weights = tuple(SIZES)
+    without_epsilon = ("fasterrcnn_resnet50_fpn",)
     can_learn = False
 
     def create(self, arch: str, num_classes: int, channels: int, weights: str | None) -> nn.Module:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torchvision.models.detection.retinanet import RetinaNet, RetinaNetHead
 
-from dmc.models.architecture_source import Trained
 from dmc.models.one_stage import Answers, OneStage, Targets
 from dmc.models.pyramids import BACKBONES, STRIDES, PyramidFamily, PyramidSettings, StrideAnchorGenerator
 
@@ -36,7 +35,7 @@ class RetinaNetFamily(PyramidFamily):
     pattern = f"retinanet{BACKBONES}"
     usage = "retinanet_resnet50_fpn (18, 34, 50) or retinanet:timm/NAME"
     network = RetinaNetDetector
-    with_coco_weights = ("retinanet_resnet50_fpn",)
+    with_coco_weights = without_epsilon = ("retinanet_resnet50_fpn",)
 
     def with_heads(self, backbone: nn.Module, num_classes: int, plan: PyramidSettings) -> OneStage:
         sizes = tuple(tuple(int(plan.scale * stride * 2 ** (octave / 3)) for octave in range(3)) for stride in STRIDES)
@@ -45,11 +44,3 @@ class RetinaNetFamily(PyramidFamily):
         for part in (head.classification_head, head.regression_head):
             part.conv = part.conv[: plan.depth]
         return RetinaNetDetector(backbone, num_classes, anchor_generator=anchors, head=head)
-
-    def released(self, arch: str) -> Trained:
-        """Get the detector; its weights were trained without an epsilon in their norms (torchvision sets it to 0)."""
-        trained = super().released(arch)
-        for norm in trained.module.modules():
-            if isinstance(norm, nn.BatchNorm2d) and norm.running_var is not None:
-                norm.running_var -= norm.eps  # changes the weights, so that it outlives a save
-        return trained
