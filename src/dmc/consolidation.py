@@ -88,7 +88,7 @@ class Consolidation(ABC, Generic[AnyModel]):
     takes_labels = False  # whether they can be
 
     def __init__(self, aux: Images, config: ConsolidateConfig, schedule: Schedule) -> None:
-        self.aux, self.config, self.schedule = open_auxiliary(aux, config), config, settled(schedule)
+        self.aux, self.config, self.schedule = Unlabeled(open_auxiliary(aux, config)), config, settled(schedule)
         tenth = len(self.aux) // 10
         self.held_out = min(config.held_out, tenth) if tenth >= LEAST_HELD_OUT else 0
         there = len(self.aux) - self.held_out
@@ -139,7 +139,7 @@ class Consolidation(ABC, Generic[AnyModel]):
 
     def joined(self, aux: Source) -> Source:
         """Add the images that are trained on besides the auxiliary ones."""
-        return JoinedImages(Unlabeled(aux), Unlabeled(self.joining, self.with_labels)) if self.joining else aux
+        return JoinedImages(aux, Unlabeled(self.joining, self.with_labels)) if self.joining else aux
 
     @property
     def trained_on(self) -> int:

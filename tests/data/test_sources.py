@@ -20,7 +20,7 @@ from PIL import Image
 from dmc.config import ConsolidateConfig
 from dmc.data.auxiliary import open_auxiliary
 from dmc.data.decode import CenterCrop, DecodeError, decode, decode_or_skip
-from dmc.data.open import open_images, open_labeled, sample_of
+from dmc.data.open import open_images, open_labeled, refuse_overlap, sample_of
 from dmc.data.readers import ArrayImages
 from dmc.data.sources import Record, Source, buffer_shuffled
 from dmc.data.subsets import JoinedImages, Unlabeled
@@ -285,6 +285,9 @@ def test_an_image_that_is_named_twice_does_not_count_twice(tmp_path: Path) -> No
             open_images([f"{tmp_path}/{one}", f"{tmp_path}/{other}"])
     write_images(tmp_path / "ab", 2)
     assert len(open_images([folder, tmp_path / "ab"])) == 6
+    refuse_overlap([f"{tmp_path}/scenes.json,images={folder}", tmp_path / "ab"])  # labeled scenes, and a pool
+    with pytest.raises(DmcError, match="are named twice"):
+        refuse_overlap([f"{tmp_path}/scenes.json,images={folder}", folder / "b"])
     with pytest.raises(DmcError, match="no images are named"):
         open_images([])
 

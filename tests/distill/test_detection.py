@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch
-from dmc.distill.detector_teachers import DetectorTeachers
+from dmc.distill.detector_teachers import DetectorTeachers, filled
 from dmc.methods.adapted_shmelkov import WithOldOutputs
 from dmc.models.detector import Detector
 from dmc.models.one_stage import Answers, OneStage
@@ -68,6 +68,14 @@ def test_the_most_probable_anchors_are_selected_with_their_owners_boxes() -> Non
         [fixed("ab", OLD, 0), fixed("cd", [[2.0, 0.0], [-4.0, -6.0], [0.0, 0.0]], 100)], "per-teacher"
     )
     assert centred.select(IMAGES, 1).logits_NST[0].tolist() == [[2.5, -2.5, 1, -1]]  # Eq. 4 at anchor 1
+
+
+def test_a_narrow_image_has_its_best_anchors_twice_where_as_many_are_kept_of_all() -> None:
+    """Three anchors, of which five are to be kept: the best, the second, the third, and the first two again."""
+    found = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none").select(IMAGES, 5)
+    places_NS, logits_NST, _ = filled(found, 5)
+    assert places_NS.tolist() == [[1, 0, 2, 1, 0]] * 2
+    assert torch.equal(logits_NST[:, 3:], logits_NST[:, :2])
 
 
 def test_a_third_teacher_is_one_like_the_others() -> None:

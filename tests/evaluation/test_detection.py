@@ -78,6 +78,16 @@ def test_a_class_that_the_scenes_do_not_show_has_no_precision() -> None:
     ]
 
 
+@pytest.mark.parametrize("keep", [["cat"], ["Cat"], ["cat", "Cat"]])
+def test_kept_classes_have_the_datas_name_or_the_models(keep: list[str]) -> None:
+    pets = scenes(3, 0).rename({"cat": "Cat"})
+    found = evaluate(sure("cat", "dog"), pets, keep=keep)
+    assert {name: row.objects for name, row in found.per_class.items()} == {"cat": 3}
+    felines = scenes(3, 0).rename({"cat": "feline"})
+    found = evaluate(sure("cat", "dog"), felines, keep=["cat", "dog"], rename={"feline": "cat"})
+    assert {name: row.objects for name, row in found.per_class.items()} == {"cat": 3, "dog": 0}
+
+
 def test_classes_of_scenes_are_renamed_and_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """The detector has one class for two kinds of cats; where there is only a dog, its cat is a false alarm."""
     caplog.set_level("INFO", logger="dmc")

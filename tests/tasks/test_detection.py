@@ -23,9 +23,10 @@ from dmc.api import predict
 from dmc.config import DetectorConsolidateConfig
 from dmc.data.annotations import Objects, open_annotated
 from dmc.data.batch import Batch
-from dmc.data.detection_batch import ShorterSide
+from dmc.data.detection_batch import DetectionBatch, ShorterSide
 from dmc.data.loader import open_loader
 from dmc.data.open import open_images
+from dmc.distill.box_teachers import joined
 from dmc.distill.detector_agreement import DetectorAgreement, as_objects, false_alarms
 from dmc.distill.detector_teachers import DetectorTeachers, Selected
 from dmc.errors import DmcError
@@ -306,7 +307,7 @@ def test_false_alarms_are_counted_by_hand() -> None:
     """Teacher one is sure of an `a`, teacher two of a `b` in the same place; its second find has too low a score."""
     one = Detections(np.array([[0, 0, 10, 10]], "f4"), np.array([0.9], "f4"), np.array([0]))
     two = Detections(np.array([[0, 0, 10, 10], [50, 50, 60, 60]], "f4"), np.array([0.5, 0.2], "f4"), np.array([0, 0]))
-    truth = as_objects([one, two], [(0,), (1,)], (64, 100))
+    truth = as_objects(joined([one, two], [(0,), (1,)]), (64, 100))
     assert truth.labels_M.tolist() == [0, 1]
     assert (truth.width, truth.height) == (100, 64)
     student = Detections(
@@ -334,6 +335,27 @@ def test_what_the_student_finds_again(unlabeled: Path) -> None:
     assert found.precision[0] > 0.8  # not 1: equal scores are sorted by rounding
     assert found.precision[1] == 0
     assert found.false_alarms < 0.2 * found.objects[0]
+
+
+def test_boxes_of_auxiliary_images_are_not_looked_at(squares: Path) -> None:
+    """A step's cost and a student's beginning are measured on them, too, and must not take them for labeled scenes."""
+    config = DetectorConsolidateConfig(size=64, weights=None)
+    merge = DetectorConsolidation([untrained("ab"), untrained("c")], open_annotated(squares), config)
+    assert [record.annotation for record in merge.aux.records()] == [None] * len(merge.aux)
+    assert all(not len(boxes) for batch in merge.some_batches()[0] for boxes in DetectionBatch.of(batch).boxes)
+
+
+def test_what_two_teachers_find_is_there_once(unlabeled: Path) -> None:
+    """Both teachers know b and find the same: a student that finds it, too, has found all of each teacher's objects."""
+    teacher = untrained("b")
+    with torch.no_grad():
+        teacher.module.get_parameter("head.classification_head.cls_logits.bias").fill_(2.0)
+    found = DetectorAgreement.of(
+        teacher, DetectorTeachers([teacher, teacher], "none"), open_loader(open_images(unlabeled), ShorterSide(64))
+    )
+    assert found.objects[0] == found.objects[1] == found.answers["b"][0] == found.answers["b"][1]
+    assert min(found.precision) > 0.8  # not 1: equal scores are sorted by rounding
+    assert found.false_alarms == 0
 
 
 def test_mixed_backbones_merge_and_other_anchors_do_not_one_by_one(unlabeled: Path) -> None:

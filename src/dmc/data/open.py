@@ -33,6 +33,7 @@ from dmc.specs import refuse, split_spec
 
 log = logging.getLogger("dmc")
 OneSet = str | Path | Source | npt.NDArray[np.uint8]
+SETTINGS = ("image", "label", "split", "config")  # of a place
 KINDS = {"tar": frozenset({".tar", ".tgz", ".gz"}), "image": IMAGE_SUFFIXES}  # kinds of files, by suffix
 
 
@@ -99,8 +100,8 @@ def _joined(sources: Sequence[Source], name: str | None = None) -> Source:
 
 def refuse_overlap(specs: Iterable[Any]) -> None:
     """Refuse paths of which one lies in another: an image that is named twice would count twice."""
-    named = [str(one) for one in specs if isinstance(one, str | Path)]
-    paths = [path for path, _ in map(_split, named) if not path.startswith("hf-hub:")]
+    named = [split_spec(str(one), (*SETTINGS, "images")) for one in specs if isinstance(one, str | Path)]
+    paths = [options.get("images", path) for path, options in named if not path.startswith("hf-hub:")]
     seen: set[Path] = set()
     for file in sorted((file.resolve() for path in paths for file in _matched(path)), key=lambda file: len(file.parts)):
         if seen & {file, *file.parents}:
@@ -140,7 +141,7 @@ def _open_path(spec: str, labeled: bool) -> Source:
 
 
 def _split(spec: str) -> tuple[str, dict[str, str]]:
-    return split_spec(spec, ("image", "label", "split", "config"))
+    return split_spec(spec, SETTINGS)
 
 
 def _matched(path: str) -> list[Path]:

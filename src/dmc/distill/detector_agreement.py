@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 from dmc.data.annotations import Objects
 from dmc.data.detection_batch import DetectionBatch
 from dmc.data.loader import ImageLoader
+from dmc.distill.box_teachers import joined
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.metrics.average_precision import OVERLAP, Detections, average_precision, overlaps
 from dmc.models.detector import Detector
@@ -35,33 +35,40 @@ class DetectorAgreement:
     def of(cls, student: Detector, teachers: DetectorTeachers, loader: ImageLoader) -> DetectorAgreement:
         """Take what the teachers are sure of for the truth, and evaluate the student on it."""
         found: list[Detections] = []
-        truth: list[Objects] = []
+        truth: list[Objects] = []  # what all are sure of: an object that several know is there once
+        of_each: list[list[Objects]] = [[] for _ in teachers.union.columns]
         sample = islice(loader.batches(seed_for(0, "sample"), BATCH), min(SAMPLE // BATCH, loader.steps(BATCH)))
         for batch in map(DetectionBatch.of, sample):
             images_N3HW = batch.images_N3HW.to(student.device)
             found += student.detections(images_N3HW, batch.sizes)
             theirs = teachers.finds(images_N3HW, batch.sizes)
             for size, of_image in zip(batch.sizes, zip(*theirs, strict=True), strict=True):
-                truth.append(as_objects(of_image, teachers.union.columns, size))
+                truth.append(as_objects(joined(of_image, teachers.union.columns), size))
+                for own, one, columns in zip(of_each, of_image, teachers.union.columns, strict=True):
+                    own.append(as_objects(joined([one], [columns]), size))
         labels_M = np.concatenate([there.labels_M for there in truth])
-        precision = {label: average_precision(found, truth, label).area for label in range(len(teachers.union.names))}
-        means = [np.mean([precision[c] for c in own if c in labels_M] or [np.nan]) for own in teachers.union.columns]
-        objects = [int(np.isin(labels_M, own).sum()) for own in teachers.union.columns]
+        means = [mean_precision(found, own) for own in of_each]
+        objects = [sum(len(there.labels_M) for there in own) for own in of_each]
         alarms = sum(false_alarms(mine, there) for mine, there in zip(found, truth, strict=True))
         mine_M = np.concatenate([one.labels_M[one.scores_M > SURE] for one in found])
         names = enumerate(teachers.union.names)
         answers = {name: (int((labels_M == i).sum()), int((mine_M == i).sum())) for i, name in names}
-        return cls(len(found), objects, [float(mean) for mean in means], alarms, answers)
+        return cls(len(found), objects, means, alarms, answers)
 
 
-def as_objects(finds: Sequence[Detections], columns: Sequence[Sequence[int]], size: tuple[int, int]) -> Objects:
-    """Turn what several teachers are sure of in one image into annotations; `size` is height and width."""
-    sure = [found.scores_M > SURE for found in finds]
-    boxes_M4 = np.concatenate([found.boxes_M4[mine] for found, mine in zip(finds, sure, strict=True)])
-    labels = [np.array(own)[found.labels_M[mine]] for found, mine, own in zip(finds, sure, columns, strict=True)]
-    labels_M = np.concatenate(labels).astype(np.int64)
+def mean_precision(found: list[Detections], truth: list[Objects]) -> float:
+    """Give the mean average precision over the classes that are there; NaN if there are none."""
+    there = np.unique(np.concatenate([objects.labels_M for objects in truth]))
+    precisions = [average_precision(found, truth, int(label)).area for label in there]
+    return float(np.mean(precisions)) if precisions else float("nan")
+
+
+def as_objects(finds: Detections, size: tuple[int, int]) -> Objects:
+    """Turn finds in one image that a detector is sure of into annotations; `size` is height and width."""
+    sure_M = finds.scores_M > SURE
+    labels_M = finds.labels_M[sure_M].astype(np.int64)
     height, width = size
-    return Objects(boxes_M4, labels_M, np.zeros(len(labels_M), dtype=bool), width, height)
+    return Objects(finds.boxes_M4[sure_M], labels_M, np.zeros(len(labels_M), dtype=bool), width, height)
 
 
 def false_alarms(found: Detections, truth: Objects) -> int:

@@ -82,7 +82,7 @@ class DetectorTeachers(TeacherGroup[Detector]):
     def kept(self) -> list[Kept]:
         """Keep what is selected of all teachers' answers together."""
         answer = self.select(noise(self.transform.size, self.specialists[0].device), self.anchors)
-        self.anchors = answer.places_NS.shape[1]  # the smallest frame may have fewer than are asked for
+        self.anchors = answer.places_NS.shape[1]  # a square may have fewer than are asked for
         key = {
             "teachers": [teacher.settings | {"weights": teacher.fingerprint} for teacher in self.specialists],
             "centring": self.centring,
@@ -99,7 +99,7 @@ class DetectorTeachers(TeacherGroup[Detector]):
 
         if not self.tables:
             return ask()
-        found = Selected(*self.tables[0](batch, lambda: [part for part in ask() if part is not None]))
+        found = Selected(*self.tables[0](batch, lambda: filled(ask(), self.anchors)))
         device = found.logits_NST.device
         self.watch([found.logits_NST[..., index(tuple(columns), device)] for columns in self.union.columns])
         return found
@@ -140,6 +140,12 @@ class DetectorTeachers(TeacherGroup[Detector]):
             only_NAT = torch.zeros_like(scores_NAT).scatter(2, best_NA, scores_NAT.gather(2, best_NA))
             together = answers[0]._replace(boxes_NAB=owned([a.boxes_NAB for a in answers], owner_NA))
             return postprocess(together, only_NAT, self.inference_models[0].network.decoded, sizes, min_score)
+
+
+def filled(found: Selected, count: int) -> list[Tensor]:
+    """Give the parts with `count` anchors of each image; a long, narrow image has fewer, and its best come again."""
+    again_S = torch.arange(count, device=found.places_NS.device) % found.places_NS.shape[1]
+    return [part[:, again_S] for part in found if part is not None]
 
 
 def require_same_anchors(answers: Sequence[tuple[Detector, Answers]]) -> None:

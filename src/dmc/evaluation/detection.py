@@ -101,13 +101,14 @@ def matched(
     model: Detector | DetectorTeachers, data: str | Path | Source, **choice: Unpack[ClassChoice]
 ) -> tuple[DetectionImages, list[str]]:
     """Open images with boxes, under the model's class names; also give the classes of `keep` that they do not show."""
-    source, keep = open_annotated(data).require_objects(), choice.get("keep")
-    absent: list[str] = []
+    whole, keep = open_annotated(data).require_objects(), choice.get("keep")
+    renamed = map_class_names(whole, model.classes, model.name, choice.get("rename") or {})
+    source, absent = whole.rename(renamed), list[str]()
     if keep is not None:
-        wanted = Classes.of(dict.fromkeys((*source.classes, *model.classes.names))).keep(keep, source.name).names
+        asked = Classes.of(dict.fromkeys((*whole.classes, *model.classes.names))).keep(keep, whole.name).names
+        wanted = dict.fromkeys(renamed.get(name, name) for name in asked)  # as the data or as the model calls them
         absent = [name for name in wanted if name not in source.classes]
         source = source.keep([name for name in wanted if name not in absent], empty=True)
-    source = source.rename(map_class_names(source, model.classes, model.name, choice.get("rename") or {}))
     if choice.get("known"):
         whole, source = source, source.keep(known_names(source, model.classes, model.name), empty=True)
         log_left_out("objects", whole, source, model.name)
