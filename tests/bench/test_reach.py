@@ -141,7 +141,7 @@ def test_auxiliary_images_have_no_labels(tmp_path: Path) -> None:
             write_images(tmp_path / "pets" / part / name, 5, seed=i)
     labeled = open_labeled(tmp_path / "pets" / "aux")
     stream = open_stream(str(tmp_path / "pets"), 2, 0, load_profile("smoke", "digits"), None, with_aux=False)
-    for count in (None, 7, 100):
+    for count, images in ((None, 20), (7, 7), (100, 20), (0.25, 5), (1.0, 20), (1, 1)):  # 1.0 is a share: all
         aux = replace(stream, all_aux=labeled, aux_images=count).aux
         assert aux is not None
-        assert (len(aux), aux.classes, set(aux.labels())) == (7 if count == 7 else 20, (), {-1})
+        assert (len(aux), aux.classes, set(aux.labels())) == (images, (), {-1})

@@ -222,6 +222,32 @@ def test_rewc_rotates_without_changing_the_function() -> None:
     assert not torch.allclose(found[name].into(layer.weight.detach()), layer.weight.detach())
 
 
+@pytest.mark.parametrize("arch", ["test_vit", "test_convnext"])
+def test_rewc_rotates_linear_layers_over_tokens_and_places(arch: str) -> None:
+    """Their channels are the last axis, not the second, as a convolution's are."""
+    model = Specialist.untrained(arch, "abc", Preprocessing(64), seed=0)
+    images = np.random.default_rng(0).integers(0, 256, (4, 64, 64, 3), dtype=np.uint8)
+    found = rotations_of(model, ArrayImages(images, np.zeros(4, np.int64), "abc"))
+    shapes = {name: tuple(model.module.get_parameter(name).shape[:2]) for name in found}
+    assert shapes == {name: (len(u2), len(u1)) for name, (u1, u2, _) in found.items()}
+    assert len([name for name in found if "mlp" in name]) > 1
+
+
+def test_a_weight_that_is_one_number_has_a_penalty_and_an_importance() -> None:
+    """Some networks scale a branch by a single learned number, a tensor without axes."""
+    assert grown(torch.tensor(2.0), torch.tensor(0.0)).item() == 2
+    assert grown(torch.ones(2), torch.zeros(3)).tolist() == [1, 1, 0]
+    model = tiny("ab", 0)
+    model.module.register_parameter("gain", nn.Parameter(torch.tensor(3.0)))
+    anchor = {name: parameter.detach().clone() for name, parameter in model.module.named_parameters()}
+    anchor["gain"] = torch.tensor(1.0)
+    stiff = Penalty({name: torch.ones_like(value) for name, value in anchor.items()}, 1.0, 10.0)
+    for parameter in model.module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    Regularised(model, "ab", anchor=anchor, penalty=stiff).gradients_ready()
+    assert model.module.get_parameter("gain").grad.item() == 4  # type: ignore[union-attr]
+
+
 def test_rewc_makes_the_fisher_of_a_linear_layer_diagonal(tmp_path: Path) -> None:
     """Of one image, E[g g'] (x) E[x x'] is the whole Fisher: rotated, nothing of it lies off the diagonal."""
     model = linear("abc", 0)

@@ -33,7 +33,7 @@ class ClassStream:
     train: Source
     test: Source
     all_aux: Source | None
-    aux_images: int | float | None  # how many of them to use; below 1 a share; None: all
+    aux_images: int | float | None  # how many of them to use, or (as 0.25 or 1.0) a share; None: all
     groups: Groups
 
     @cached_property
@@ -42,7 +42,7 @@ class ClassStream:
         if self.all_aux is None:
             return None
         images, wanted = Unlabeled(self.all_aux), self.aux_images or len(self.all_aux)
-        wanted = round(wanted * len(images)) if wanted < 1 else int(wanted)
+        wanted = round(wanted * len(images)) if isinstance(wanted, float) and wanted <= 1 else int(wanted)
         if wanted > len(images):
             log.warning(f"{images.name} has {len(images):,} images, not {wanted:,}: all of them are used")
         return sampled(images, wanted) if wanted < len(images) else images

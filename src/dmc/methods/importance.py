@@ -96,9 +96,9 @@ class Regularised(Supervised):
             tracker.gradients_ready()
         for name, parameter in self.specialist.module.named_parameters():
             if self.penalty and parameter.grad is not None:
-                rows = len(self.anchor[name])  # a grown head: only the old classes' rows have an anchor
-                distance = parameter.detach()[:rows] - self.anchor[name]
-                parameter.grad[:rows] += self.penalty.gradient(name, distance)
+                anchor = self.anchor[name]
+                distance = old_rows(parameter.detach(), anchor) - anchor
+                old_rows(parameter.grad, anchor).add_(self.penalty.gradient(name, distance))
 
     def weights_stepped(self) -> None:
         for tracker in self.trackers:
@@ -173,8 +173,13 @@ def under(prefix: str, notes: Mapping[str, Tensor]) -> Weights:
 def grown(small: Tensor, like: Tensor) -> Tensor:
     """Grow a tensor to the shape of `like`: the old rows come first, the new ones are zeros."""
     large = torch.zeros_like(like)
-    large[: len(small)] = small
+    old_rows(large, small).copy_(small)
     return large
+
+
+def old_rows(grown: Tensor, old: Tensor) -> Tensor:
+    """View the part of a grown tensor that was there before: the old classes' rows of a head, else all of it."""
+    return grown if grown.shape == old.shape else grown[: len(old)]
 
 
 def normalised(weights: Weights) -> Weights:

@@ -20,7 +20,7 @@ from dmc.data.loader import open_loader
 from dmc.data.sources import Source
 from dmc.methods.base import Learned, Lesson
 from dmc.methods.ewc import EWC, likelihood_of_a_draw
-from dmc.methods.importance import Penalty, Weights, mean_over_images, stiffest, under
+from dmc.methods.importance import Penalty, Weights, mean_over_images, old_rows, stiffest, under
 from dmc.models.specialist import Specialist
 from dmc.seeds import seed_for
 
@@ -54,12 +54,12 @@ class RotatedPenalty(Penalty):
     def gradient(self, name: str, distance: Tensor) -> Tensor:
         total = torch.zeros_like(distance)
         for penalty, rotations in self.lessons:
-            rows = len(penalty.stiffness[name])  # an older lesson knows fewer classes
+            there = old_rows(distance, penalty.stiffness[name])  # an older lesson knows fewer classes
             if name in rotations:
-                inside = penalty.gradient(name, rotations[name].into(distance[:rows]))
-                total[:rows] += rotations[name].back(inside)
+                pull = rotations[name].back(penalty.gradient(name, rotations[name].into(there)))
             else:
-                total[:rows] += penalty.gradient(name, distance[:rows])
+                pull = penalty.gradient(name, there)
+            old_rows(total, pull).add_(pull)
         return total
 
 
@@ -101,7 +101,8 @@ def rotations_of(specialist: Specialist, data: Source) -> dict[str, Rotation]:
     outputs: Weights = {}
 
     def add(moments: Weights, name: str, values: Tensor) -> None:
-        rows_MC = values.detach().transpose(0, 1).flatten(1).T  # each place of each image is a sample
+        channels = 1 if isinstance(layers[name], nn.Conv2d) else -1  # a linear layer may see tokens
+        rows_MC = values.detach().movedim(channels, -1).flatten(0, -2)  # each place of each image is a sample
         moments[name] = moments.get(name, torch.zeros(())) + rows_MC.T @ rows_MC
 
     def watch(name: str, layer: nn.Module) -> torch.utils.hooks.RemovableHandle:
@@ -126,6 +127,7 @@ def rotations_of(specialist: Specialist, data: Source) -> dict[str, Rotation]:
             _eigenvectors(inputs[name]), _eigenvectors(outputs[name]), "hw" if isinstance(layer, nn.Conv2d) else ""
         )
         for name, layer in layers.items()
+        if name in outputs  # others are called by another name, or not at all: attention's last layer
     }
 
 

@@ -48,7 +48,7 @@ class Profile(ClassifierDistillationConfig, DetectorDistillationConfig):
     data: str | None = None  # name of a labeled data set; None: the stream's own
     groups: tuple[tuple[str, ...], ...] = ()  # class names of each; an order is then only a seed; empty: by size
     aux: str | None = None  # a data set's name, a folder or a file; None: the stream's own
-    aux_images: int | float | None = Field(default=None, gt=0)  # how many; below 1: a share of them; None: all
+    aux_images: int | float | None = Field(default=None, gt=0)  # how many, or (as 0.25 or 1.0) a share; None: all
     new_arch: str | None = None  # of later groups' specialists; None: `arch`
     new_weights: str | None = None  # their initial weights; None: `weights`
     views: int | None = Field(default=None, ge=1)  # of each auxiliary image, asked about once; None: new ones
