@@ -208,6 +208,9 @@ def test_bad_models(consolidate: Dmc, tmp_path: Path, two_models: tuple[Path, Pa
     )
     bad(consolidate(teachers=(first, f"{two_models[1]},output=sigmoid")), "is softmax", "is sigmoid")
     bad(consolidate(teachers=(first, f"{two_models[1]},color=red")), "unknown setting 'color'")
+    bad(consolidate(teachers=(first, f"{two_models[1]},size=large")), "size is a number, not 'large'")
+    bad(consolidate(teachers=(first, f"{two_models[1]},mean=0.5/x")), "mean is a number, not '0.5/x'")
+    bad(consolidate(teachers=(first, tmp_path / "photo.PNG")), "photo.PNG is an image, not a model")
 
 
 def test_bad_images(consolidate: Dmc, tmp_path: Path, aux_folder: Path) -> None:
@@ -290,6 +293,12 @@ def test_an_output_folder_in_use(dmc: Dmc, tmp_path: Path, two_models: tuple[Pat
     )
     bad(dmc("train", tmp_path / "gone", "-o", tmp_path / "new"), "gone")
     assert not (tmp_path / "new").exists()
+
+
+def test_the_word_merge_leads_to_consolidate(dmc: Dmc) -> None:
+    said = dmc("merge", "a", "b")
+    assert said.code == 2
+    assert "Did you mean 'consolidate'?" in said.err
 
 
 def test_bad_images_to_predict(dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path]) -> None:

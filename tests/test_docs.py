@@ -23,6 +23,9 @@ from typer.main import get_command
 import dmc as library
 from dmc.cli import app
 from dmc.documents import settle
+from dmc.methods import METHODS
+from dmc.models.detector import Detector
+from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile
 from tests.conftest import Answer, tiny, write_images
 from tests.detectors import TINY, small, write_voc
@@ -231,3 +234,12 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
     NotebookClient(notebook, timeout=120, kernel_name="python3", resources={"metadata": {"path": tmp_path}}).execute()
     answer = cells[-1].outputs[-1]["data"]["text/plain"]
     assert re.match(r"\[\{'\d': 0\.\d+", answer)
+
+
+def test_the_benchmarks_page_names_every_method() -> None:
+    rows = [line for line in (ROOT / "docs" / "benchmark.md").read_text().splitlines() if line.startswith("| `")]
+    for method in METHODS.values():
+        kinds = [kind for kind, model in (("classifiers", Specialist), ("detectors", Detector)) if method.serves(model)]
+        row = next(row for row in rows if f"`{method.name}`" in row)
+        assert method.title in row
+        assert row.endswith(f"| {'both' if len(kinds) == 2 else kinds[0]} |")

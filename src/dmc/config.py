@@ -42,7 +42,13 @@ class Schedule(Config):
     The learning rate is a function of the step alone, so resuming needs no state.
     """
 
-    epochs: int = option(50, "Passes over the images", usual="by the number of images; paper 50 or 200", ge=1, lt=MANY)
+    epochs: int = option(
+        50,
+        "Passes over the images",
+        usual="by the number of images; paper 50 (train 200, detectors 100)",
+        ge=1,
+        lt=MANY,
+    )
     lr: float = option(0.1, "Peak learning rate", usual="0.1, less if pretrained; detectors 0.001", gt=0, lt=1e6)
     shape: Literal["steps", "one-cycle"] = option(
         "steps",
@@ -50,14 +56,18 @@ class Schedule(Config):
         usual="one-cycle",
         flag="lr-shape",
     )
-    drops: tuple[float, ...] = keyword((0.7, 0.9), "Fractions of all epochs after which steps divides the rate")
-    algorithm: Literal["sgd", "adam"] = keyword("sgd", "The optimizer")
+    drops: tuple[float, ...] = keyword(
+        (0.7, 0.9), "Fractions of all epochs after which steps divides the rate; detectors: none"
+    )
+    algorithm: Literal["sgd", "adam"] = keyword("sgd", "The optimizer; detectors: adam")
     batch_size: int = option(
         128, "Images in a step", usual="32; 128 for many images or paper; detectors 12", ge=1, lt=MANY
     )
     momentum: float = keyword(0.9, "Momentum of SGD", ge=0, lt=1)
     weight_decay: float = option(1e-4, "Weight decay", usual="0.0001; detectors 0", ge=0, lt=LARGE)
-    clip: float | None = keyword(None, "Largest norm of the gradient over all weights; None: not clipped", gt=0)
+    clip: float | None = keyword(
+        None, "Largest norm of the gradient over all weights; None: not clipped; detectors: 0.1", gt=0
+    )
     # None is the paper's 4 at 32x32.
     pad: int | None = keyword(None, "Pixels to pad before cropping; None: an eighth of the image", ge=0, lt=8192)
     flip: bool = option(True, "Flip half of the images left to right", usual="flip")
@@ -136,7 +146,7 @@ class RunConfig(Config):
 
     resume: bool = option(
         False,
-        "Continue the run in this folder after a stop of any kind, or begin it; DMC_RESUME=auto asks for it once",
+        "Continue the run in this folder after a stop of any kind, or begin it; DMC_RESUME=auto: for every command",
         word="auto",
     )
     checkpoint_every: float = option(30.0, "Seconds between checkpoints: the most that a kill can lose", ge=0)
@@ -251,7 +261,10 @@ class ConsolidateConfig(NetworkConfig, DistillationConfig):
     best_form: ClassVar[Mapping[str, Any]] = {}  # what recipe `best` sets
     best_lesson: ClassVar[Mapping[str, Any]] = {}  # and what it sets of `learn`
 
-    recipe: Recipe = option("usual", "best sets what was found to help beyond the paper, unless you set it")
+    recipe: Recipe = option(
+        "usual",
+        "best: from_teacher, for detectors 512 anchors by confidence; learn: use_new, for classifiers from_old",
+    )
     aux_limit: int | float | str | None = option(
         None, "Use a random sample of the auxiliary images: a number of them, or a share (0.25, 25%)"
     )
@@ -316,14 +329,16 @@ class DetectorConsolidateConfig(ConsolidateConfig, DetectorDistillationConfig):
     best_form: ClassVar[Mapping[str, Any]] = {"from_teacher": True, "anchors": 512, "weighting": "confidence"}
     best_lesson: ClassVar[Mapping[str, Any]] = {"use_new": True}
 
-    held_out: int = keyword(96, "Auxiliary images that are not trained on, a tenth of all at most", ge=0, lt=MANY)
+    held_out: int = keyword(
+        96, "Auxiliary images that are not trained on, a tenth of all at most; classifiers: 1024", ge=0, lt=MANY
+    )
 
 
 class LearnConfig(Config):
     """Settings that `learn` has besides those of a consolidation: the new classes' specialist, and their images."""
 
     specialist_epochs: int | None = option(
-        None, "Passes over the labeled images", usual="by the number of images; paper 200", ge=1, lt=MANY
+        None, "Passes over the labeled images", usual="by the number of images; paper 200, detectors 100", ge=1, lt=MANY
     )
     specialist_schedule: Schedule | None = keyword(None, "A whole schedule for the specialist, to be used as it is")
     from_old: bool | None = option(

@@ -55,6 +55,11 @@ WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # how OpenMP's
 class Verbs(TyperGroup):
     """The commands. One that is interrupted says what it has kept, and how to continue."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if args[0] == "merge":  # what people call it; the nearest name by spelling is another verb's
+            ctx.fail("No such command 'merge'. Did you mean 'consolidate'?")
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)

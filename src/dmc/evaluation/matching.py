@@ -40,7 +40,7 @@ def known_names(source: Source, classes: Classes, model: str) -> list[str]:
     """Give the classes of the data that the model knows; refuse data of which it knows none."""
     found = [name for name in source.classes if name in classes.names]
     if not found:
-        require_known_classes(source, classes, model)
+        require_known_classes(source, classes, model, left_out=True)
     return found
 
 
@@ -51,13 +51,16 @@ def log_left_out(what: str, whole: Source, rest: Source, model: str) -> None:
         log.info(f"{what} of {counted(names)} that {model} does not know are left out, such as {names[0]!r}")
 
 
-def require_known_classes(source: Source, classes: Classes, model: str) -> None:
-    """Refuse data with classes that the model does not know, before any image is decoded."""
+def require_known_classes(source: Source, classes: Classes, model: str, left_out: bool = False) -> None:
+    """Refuse data with classes that the model does not know, before any image is decoded.
+
+    If these were to be `left_out`, nothing is left.
+    """
     unknown = [name for name in source.classes if name not in classes.names]
     if unknown:
         first = ", ".join(f"{name!r}{nearest(name, classes.names, ' (', ')')}" for name in unknown[:5])
         raise DmcError(
             f"{model} does not know {len(unknown)} of the {len(source.classes)} classes in {source.name}: "
-            f"{first}{', ...' if len(unknown) > 5 else ''}; known leaves them out, "
+            f"{first}{', ...' if len(unknown) > 5 else ''}; {'' if left_out else 'known leaves them out, '}"
             "rename OLD=NEW gives one the name that the model has for it"
         )

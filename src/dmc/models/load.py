@@ -10,6 +10,7 @@ from typing import Any, cast
 from dmc.classes import Classes, read_names
 from dmc.config import Output
 from dmc.data.preprocess import Preprocessing, preprocessing_in
+from dmc.data.readers import IMAGE_SUFFIXES
 from dmc.errors import DmcError
 from dmc.extras import require_extra
 from dmc.imagenet import imagenet_names
@@ -114,16 +115,19 @@ class Given:
         """Choose the preprocessing: the given or usual one, with values changed as in `size=64,mean=0.5/0.5/0.5`."""
         usual, settings = self.preprocessing or usual, self.settings
 
-        def numbers(key: str, default: tuple[float, ...]) -> tuple[float, ...]:
-            return tuple(float(v) for v in settings[key].split("/")) if key in settings else default
+        def numbers(key: str, kind: type = float) -> tuple[Any, ...]:
+            try:
+                return tuple(kind(part) for part in settings[key].split("/"))
+            except ValueError:
+                raise DmcError(f"{name}: {key} is a number, not {settings[key]!r}") from None
 
         try:
             return Preprocessing(
-                size=int(settings.get("size", usual.size)),
-                mean=numbers("mean", usual.mean),
-                std=numbers("std", usual.std),
+                size=numbers("size", int)[0] if "size" in settings else usual.size,
+                mean=numbers("mean") if "mean" in settings else usual.mean,
+                std=numbers("std") if "std" in settings else usual.std,
                 interpolation=cast(Any, settings.get("interpolation", usual.interpolation)),
-                crop_pct=float(settings.get("crop_pct", usual.crop_pct)),
+                crop_pct=numbers("crop_pct")[0] if "crop_pct" in settings else usual.crop_pct,
                 crop_mode=cast(Any, settings.get("crop_mode", usual.crop_mode)),
             )
         except ValueError as error:
@@ -144,6 +148,8 @@ def _find(path: str, given: Given) -> tuple[type[Model], Trained]:
         file = OnnxFile(Path(path))
         asked = any(key in given.settings for key in onnx_detector.SETTINGS)
         return _onnx_detector(file, given) if file.is_detector or asked else _onnx_classifier(file, given)
+    if Path(path).suffix.lower() in IMAGE_SUFFIXES:
+        raise DmcError(f"{path} is an image, not a model: the model comes first")
     if Path(path).is_file():
         return _from_state_dict(Path(path), given)
     schemes = {entry.scheme for kind in MODELS.values() for entry in kind.architectures.entries} - {None}
