@@ -232,6 +232,7 @@ def test_bad_settings(dmc: Dmc, consolidate: Dmc) -> None:
     bad(consolidate("--lr", 0), "lr 0.0 should be greater than 0")
     bad(consolidate("--loss", "l3"), "'--loss'", "l1", "l2", "kd")
     bad(consolidate("--los", "l2"), "No such option: --los", "--loss")
+    bad(consolidate("--temperature", 3), "temperature 3.0 has no effect: it is for loss kd")
     bad(dmc("consolidat"), "Did you mean 'consolidate'?")
     bad(dmc("train", "data"), "Missing option '--out' / '-o'")
     assert "Commands:" in dmc().err

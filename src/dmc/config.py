@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, field_validator, model_validator
+from pydantic import AfterValidator, ValidationInfo, field_validator, model_validator
 
 from dmc.errors import DmcError
 from dmc.extras import require_tracker
@@ -226,6 +226,14 @@ class ClassifierDistillationConfig(DistillationConfig):
     temperature: float | None = option(
         None, "Classifiers: temperature of the kd loss", usual=f"{KD_TEMPERATURE:g}", gt=0, lt=LARGE
     )
+
+    @field_validator("temperature")
+    @classmethod
+    def _of_kd(cls, temperature: float | None, said: ValidationInfo) -> float | None:
+        if temperature is not None and said.data.get("loss") != "kd":
+            raise ValueError("has no effect: it is for loss kd")
+        return temperature
+
     scale: Scale | None = option(
         None,
         "Classifiers: how to scale the teachers' logits; auto: balanced if one teacher drowns others",
