@@ -209,7 +209,7 @@ def test_bad_models(consolidate: Dmc, tmp_path: Path, two_models: tuple[Path, Pa
     bad(consolidate(teachers=(first, f"{two_models[1]},output=sigmoid")), "is softmax", "is sigmoid")
     bad(consolidate(teachers=(first, f"{two_models[1]},color=red")), "unknown setting 'color'")
     bad(consolidate(teachers=(first, f"{two_models[1]},size=large")), "size is a number, not 'large'")
-    bad(consolidate(teachers=(first, f"{two_models[1]},mean=0.5/x")), "mean is a number, not '0.5/x'")
+    bad(consolidate(teachers=(first, f"{two_models[1]},mean=0.5/x")), "mean is a number, not 'x'")
     bad(consolidate(teachers=(first, tmp_path / "photo.PNG")), "photo.PNG is an image, not a model")
 
 

@@ -115,19 +115,22 @@ class Given:
         """Choose the preprocessing: the given or usual one, with values changed as in `size=64,mean=0.5/0.5/0.5`."""
         usual, settings = self.preprocessing or usual, self.settings
 
-        def numbers(key: str, kind: type = float) -> tuple[Any, ...]:
+        def number(key: str, text: Any, kind: type = float) -> Any:
             try:
-                return tuple(kind(part) for part in settings[key].split("/"))
+                return kind(text)
             except ValueError:
-                raise DmcError(f"{name}: {key} is a number, not {settings[key]!r}") from None
+                raise DmcError(f"{name}: {key} is a number, not {text!r}") from None
+
+        def numbers(key: str, default: tuple[float, ...]) -> tuple[float, ...]:
+            return tuple(number(key, part) for part in settings[key].split("/")) if key in settings else default
 
         try:
             return Preprocessing(
-                size=numbers("size", int)[0] if "size" in settings else usual.size,
-                mean=numbers("mean") if "mean" in settings else usual.mean,
-                std=numbers("std") if "std" in settings else usual.std,
+                size=number("size", settings.get("size", usual.size), int),
+                mean=numbers("mean", usual.mean),
+                std=numbers("std", usual.std),
                 interpolation=cast(Any, settings.get("interpolation", usual.interpolation)),
-                crop_pct=numbers("crop_pct")[0] if "crop_pct" in settings else usual.crop_pct,
+                crop_pct=number("crop_pct", settings.get("crop_pct", usual.crop_pct)),
                 crop_mode=cast(Any, settings.get("crop_mode", usual.crop_mode)),
             )
         except ValueError as error:

@@ -51,7 +51,7 @@ class PyramidSettings:
             (self.norm not in ("frozen", "batch"), f"norm is frozen or batch, not {self.norm!r}"),
             (not 1 <= self.width <= 4096, "width is 1 to 4096"),
             (not 1 <= self.depth <= 4, "depth is 1 to 4"),
-            (not 1 / 4 <= self.scale <= 64, "scale is 0.25 to 64"),  # below it, anchors have no area,
+            (not 1 / 4 <= self.scale <= 64, "scale is 0.25 to 64"),  # below it, anchors have no area
         )
         for wrong, words in problems:
             if wrong:
