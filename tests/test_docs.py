@@ -23,7 +23,7 @@ from typer.main import get_command
 import dmc as library
 from dmc.cli import app
 from dmc.documents import settle
-from dmc.methods import METHODS
+from dmc.methods import METHODS, OWN_FILES
 from dmc.models.detector import Detector
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile
@@ -238,7 +238,7 @@ def test_the_notebook_runs(tmp_path: Path) -> None:
 
 def test_the_benchmarks_page_names_every_method() -> None:
     rows = [line for line in (ROOT / "docs" / "benchmark.md").read_text().splitlines() if line.startswith("| `")]
-    for method in METHODS.values():
+    for method in (one for name, one in METHODS.items() if name not in OWN_FILES):
         kinds = [kind for kind, model in (("classifiers", Specialist), ("detectors", Detector)) if method.serves(model)]
         row = next(row for row in rows if f"`{method.name}`" in row)
         assert method.title in row

@@ -79,7 +79,7 @@ def test_which_coco_images_are_auxiliary(tmp_path: Path) -> None:
         pytest.param("voc-10+10", marks=pytest.mark.slow),
         pytest.param("voc-19+1-each", marks=pytest.mark.slow),
         "voc-base-networks",
-        "voc-aux-amount",
+        pytest.param("voc-aux-amount", marks=pytest.mark.slow),
     ],
 )
 def test_a_detection_recipe_from_end_to_end(dmc: Dmc, data_root: Path, tmp_path: Path, name: str) -> None:
@@ -125,6 +125,7 @@ def require_made_as_planned(name: str, runs: list[Any]) -> None:
         ]
 
 
+@pytest.mark.slow
 def test_a_table_has_a_column_for_each_class(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
     """A row is tested on the classes that it knows; another setting and a user's own method add rows."""
     command = ("reproduce", "voc-base-networks", "--profile", "smoke", "--data-root", data_root, "-o", tmp_path / "v")

@@ -208,6 +208,7 @@ def test_published_rows_fit_the_recipes() -> None:
     assert published("accuracy-g10") == []
 
 
+@pytest.mark.slow
 def test_tuning_picks_a_strength_on_images_held_out_of_two_groups(dmc: Dmc, tmp_path: Path) -> None:
     command = ("bench", "digits", "--group-size", 2, "--profile", "smoke", "--orders", 1, "--methods", "mas")
     said = dmc(*command, "--tune", "-o", tmp_path / "b", "--json")

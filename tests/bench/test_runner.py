@@ -85,6 +85,7 @@ def stopping_after(learn: Callable[..., Learned], stop: int) -> Callable[..., Le
     return broken_off
 
 
+@pytest.mark.slow
 def test_a_cell_interrupted_after_any_group_ends_the_same(bench: Bench, tmp_path: Path) -> None:
     whole = Bench(bench.stream, 2, bench.profile, tmp_path / "whole")
     for comparison in (bench, whole):

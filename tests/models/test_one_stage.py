@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import getsource
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,11 @@ from torch import nn
 
 import dmc
 from dmc.errors import DmcError
+from dmc.models.detector_family import DetectorFamily
+from dmc.models.faster_rcnn import FasterRcnnFamily
+from dmc.models.fcos import FcosFamily
+from dmc.models.retinanet import RetinaNetFamily
+from dmc.models.ssd import SsdFamily
 from tests.conftest import load_detector
 from tests.detectors import TINY, untrained
 
@@ -41,6 +47,15 @@ def test_torchvisions_detectors_are_teachers(name: str, monkeypatch: pytest.Monk
         torch.testing.assert_close(found.exp(), p / rest, rtol=1e-3, atol=1e-5)
     else:
         assert (found - raw[..., columns]).abs().max() < 1e-3 * raw.std()
+
+
+@pytest.mark.parametrize("family", [RetinaNetFamily, FcosFamily, SsdFamily, FasterRcnnFamily])
+def test_norms_without_an_epsilon_are_those_that_torchvision_changes(family: type[DetectorFamily]) -> None:
+    """Its functions set the epsilon of some weights' norms to 0 when they load them."""
+    from torchvision.models import detection
+
+    changed = [name for name in family.with_coco_weights if "overwrite_eps" in getsource(getattr(detection, name))]
+    assert changed == list(family.without_epsilon)
 
 
 @pytest.mark.parametrize(

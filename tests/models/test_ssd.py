@@ -15,10 +15,13 @@ from torch import Tensor
 from torchvision.ops import remove_small_boxes
 
 import dmc
+from dmc.data.detection_batch import ShorterSide
+from dmc.data.fitting import fitted
 from dmc.data.sources import Record
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
 from dmc.models.one_stage import Answers, OneStage
+from dmc.models.ssd import SsdDetector
 
 
 def test_ssd_scores_are_a_softmax_against_the_background() -> None:
@@ -54,7 +57,9 @@ def test_the_best_finds_are_those_of_torchvisions_own_postprocessing(monkeypatch
     assert (ours.labels_M[:20] + 1).tolist() == theirs["labels"][best].tolist()
 
 
-@pytest.mark.parametrize("arch", ["ssd300_vgg16", "ssdlite320_mobilenet_v3_large"])
+@pytest.mark.parametrize(
+    "arch", [pytest.param("ssd300_vgg16", marks=pytest.mark.slow), "ssdlite320_mobilenet_v3_large"]
+)
 def test_an_ssd_sees_what_torchvisions_does(arch: str) -> None:
     from torchvision.models import detection
 
@@ -100,10 +105,9 @@ def test_a_target_of_many_classes_has_its_score(score: float) -> None:
 
 def test_squares_are_seen_alike_in_training_and_in_use() -> None:
     """An SSD300's anchors are fractions of its image: a batch padded to 320 would have larger ones than its finds."""
-    detector = Detector.untrained("ssd300_vgg16", "ab", weights=None)
-    image = detector.transform(Image.new("RGB", (400, 200)))
-    batch = detector.transform.batch([(Record(Path("a"), 0, "a"), image)])
-    seen = detector.fitted(batch.images_N3HW, batch.sizes)
+    shown = ShorterSide(300, square=True)
+    batch = shown.batch([(Record(Path("a"), 0, "a"), shown(Image.new("RGB", (400, 200))))])
+    seen = fitted(batch.images_N3HW, batch.sizes, SsdDetector.fit, 300, 300, "bilinear")
     assert tuple(batch.images_N3HW.shape) == tuple(seen.images_N3HW.shape) == (1, 3, 300, 300)
 
 

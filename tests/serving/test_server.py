@@ -195,6 +195,7 @@ def test_the_browser_is_told_to_load_nothing_from_elsewhere(served: Served, brow
     assert any("Content Security Policy" in line for line in browser.complaints())
 
 
+@pytest.mark.slow
 def test_under_load_it_answers_or_asks_to_wait(served: Served) -> None:
     """Fifty clients at once are more than wait in line: some are answered, the others told when to come again."""
     image = (served.folder / "photos" / "001.png").read_bytes()
