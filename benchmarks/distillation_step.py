@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from statistics import median
 
 import torch
@@ -19,6 +20,7 @@ from dmc.data.batch import Batch
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.models.detector import Detector
 from dmc.models.pyramids import IMAGENET
+from dmc.precision import autocast
 from dmc.tasks.detector_consolidation import DetectionDistillation
 
 
@@ -36,6 +38,7 @@ def main() -> None:
     options.add_argument("--arch", default="retinanet:timm/tf_efficientnet_lite0,width=64,depth=2")
     options.add_argument("--size", type=int, default=160)
     options.add_argument("--batch-size", type=int, default=12)
+    options.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     options.add_argument("--repeats", type=int, default=7)
     given = options.parse_args()
 
@@ -53,16 +56,26 @@ def main() -> None:
     images_N3HW = torch.randint(0, 256, (given.batch_size, 3, given.size, given.size), dtype=torch.uint8)
     batch = Batch(images_N3HW, torch.zeros(given.batch_size))
 
+    def arithmetic() -> AbstractContextManager[None]:
+        return autocast(given.precision, images_N3HW.device)
+
+    def teachers_alone(asked: DetectorTeachers) -> None:
+        with arithmetic():
+            asked.each(images_N3HW)
+
     def student_alone() -> None:
-        answers = student.answers(images_N3HW)
+        with arithmetic():
+            answers = student.answers(images_N3HW)
         (answers.logits_NAK.square().mean() + answers.boxes_NAB.square().mean()).backward()  # type: ignore[no-untyped-call]
 
     def whole_step() -> None:
-        task.losses(student.module, batch)["loss"].backward()  # type: ignore[no-untyped-call]
+        with arithmetic():
+            loss = task.losses(student.module, batch)["loss"]
+        loss.backward()  # type: ignore[no-untyped-call]
 
     parts: dict[str, Callable[[], object]] = {
-        "teachers": lambda: teachers.each(images_N3HW),
-        "teachers, not folded": lambda: plain.each(images_N3HW),
+        "teachers": lambda: teachers_alone(teachers),
+        "teachers, not folded": lambda: teachers_alone(plain),
         "student": student_alone,
         "step": whole_step,
     }

@@ -120,6 +120,35 @@ def test_networks_compute_in_the_precision_and_weights_and_losses_stay_fp32(
     assert {p.dtype for p in plan.student.module.parameters()} == {torch.float32}
 
 
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize(("channels", "groups", "gradient"), [(2, 2, 1 + 2**-10), (2, 1, 1), (4, 2, 1)])
+def test_only_the_gradients_of_depthwise_convolutions_are_in_fp32(
+    channels: int, groups: int, gradient: float, with_bias: bool
+) -> None:
+    """bf16 has 8 bits, so that a weight of 1 + 2^-10 is 1 there; each pixel's gradient is the sum of its weights."""
+    layer = nn.Conv2d(channels, channels, 1, groups=groups, bias=with_bias)
+    nn.init.constant_(layer.weight, (1 + 2**-10))
+    with torch.no_grad():
+        layer.weight[:, 1:] = 0
+    images = torch.ones(1, channels, 2, 2, requires_grad=True)
+    with autocast("bf16", CPU):
+        answer = layer(images)
+        with torch.no_grad():
+            assert layer(images).dtype == torch.bfloat16
+    answer.sum().backward()
+    assert answer.dtype == torch.bfloat16
+    assert images.grad is not None
+    assert images.grad[0, 0, 0, 0] == gradient * (channels // groups)
+
+
+def test_other_weights_than_fp32_are_left_alone() -> None:
+    layer = nn.Conv2d(2, 2, 1, groups=2).to(torch.bfloat16)
+    with autocast("bf16", CPU):
+        layer(torch.ones(1, 2, 2, 2)).sum().backward()
+    assert layer.weight.grad is not None
+    assert layer.weight.grad.dtype == torch.bfloat16
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_killed_run_in_less_precision_ends_with_the_same_bits(
     precision: Precision, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
