@@ -16,7 +16,7 @@ from dmc.bench.summary import collected, mean_std, summary
 from dmc.errors import DmcError, require_known
 from dmc.files import digest
 from dmc.methods import Method, method_named, title_of
-from dmc.recipes.profile import Profile
+from dmc.recipes.profile import Profile, parsed_settings
 from dmc.recipes.recipe import Changes, Comparison, Recipe, comparisons, load_recipes, parsed_variants, published
 
 log = logging.getLogger("dmc")
@@ -38,10 +38,21 @@ class Reproduction:
     added: Sequence[str] = ()  # methods that the user adds
     also: Mapping[str, Changes] = field(default_factory=dict)  # variants that the user adds
     skip_missing: bool = False  # leave out settings whose data is missing
+    settings: Sequence[str] = ()  # that the user changes in all rows, as `loss=kd`
 
     def comparisons(self) -> dict[str, Comparison]:
         """Give the recipe's comparisons by name."""
-        return {c.name: c for c in comparisons(self.recipe, self.profile, self.also)}
+        return {c.name: c for c in comparisons(self.recipe, self.profile, self.also, self.given)}
+
+    @property
+    def given(self) -> Changes:
+        """The settings that the user changes."""
+        return parsed_settings(self.settings)
+
+    @property
+    def ran_as(self) -> str:
+        """The profile, and what the user changes in it."""
+        return f"{self.profile} with {', '.join(self.settings)}" if self.settings else self.profile
 
     @property
     def metric(self) -> str:
@@ -78,7 +89,7 @@ class Reproduction:
 
     def download(self) -> None:
         """Download the data sets that the recipe needs and that are missing."""
-        datasets.download(needed_data(self.recipe, self.profile, self.also), self.data_root)
+        datasets.download(needed_data(self.recipe, self.profile, self.also, self.given), self.data_root)
 
     def run(self, engine: Engine) -> list[Row]:
         """Run what is not finished yet, and give the rows. All data is looked for before anything trains."""
@@ -148,7 +159,7 @@ class Reproduction:
             for row, method in self.rows_of(compared[name]).items():
                 if method.name in scores:
                     names = {"setting": compared[name].setting, "row": row, "method": method.name}
-                    found.append(names | scores[method.name] | {"profile": self.profile})
+                    found.append(names | scores[method.name] | {"profile": self.ran_as})
         order = [title_of(row) for row in (*self.recipe.all_rows, *self.added)]
         settings = list(dict.fromkeys(row["setting"] for row in found))
         found.sort(key=lambda row: (settings.index(row["setting"]), order.index(row["row"])))
@@ -181,13 +192,14 @@ def recipe_job(
     added: Sequence[str],
     also: Sequence[str],
     skip_missing: bool,
+    settings: Sequence[str] = (),
 ) -> Reproduction:
     """Make the job of a recipe; `orders` None: as many as the recipe says."""
     recipes = load_recipes()
     require_known("recipe", name, recipes)
     recipe, variants = recipes[name].at(profile), parsed_variants(also)
     return Reproduction(
-        name, recipe, profile, orders or recipe.orders, folder, data_root, added, variants, skip_missing
+        name, recipe, profile, orders or recipe.orders, folder, data_root, added, variants, skip_missing, settings
     )
 
 
@@ -196,10 +208,12 @@ def known_recipes(profile: str) -> dict[str, dict[str, Any]]:
     return {name: listed(recipe, profile) for name, recipe in load_recipes().items()}
 
 
-def needed_data(recipe: Recipe, profile: str, also: Mapping[str, Changes] | None = None) -> list[str]:
+def needed_data(
+    recipe: Recipe, profile: str, also: Mapping[str, Changes] | None = None, given: Changes | None = None
+) -> list[str]:
     """Name the data sets that a recipe needs."""
     found: dict[str, None] = {}
-    for comparison in comparisons(recipe, profile, also or {}):
+    for comparison in comparisons(recipe, profile, also or {}, given):
         with_aux = any(method_named(name).needs_aux(comparison.profile) for name in comparison.rows.values())
         found |= dict.fromkeys(streams.needed_data(recipe.stream, comparison.profile, with_aux))
     return list(found)

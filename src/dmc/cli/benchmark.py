@@ -28,6 +28,11 @@ GpusPerCell = Annotated[
     typer.Option(min=0, help="For --engine ray: GPUs of a cell, such as 0.5 [default: 1 if there are any]"),
 ]
 
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Change a setting of the profile: loss=kd, consolidation.epochs=20"),
+]
+
 
 def bench(
     stream: Annotated[
@@ -41,10 +46,7 @@ def bench(
     orders: Orders = 5,
     order: Annotated[int | None, typer.Option(min=0, help="Run only this class order, as one job of a cluster")] = None,
     profile: ProfileName = "paper",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change a setting of the profile: loss=kd, consolidation.epochs=20"),
-    ] = None,
+    settings: Settings = None,
     tune: Annotated[
         bool, typer.Option("--tune", help="Choose regularisation strengths on held-out images of the first two groups")
     ] = False,
@@ -94,6 +96,7 @@ def reproduce(
         typer.Option(min=1, help="How many class orders; seeds, where the groups are given [default: 5; voc 1]"),
     ] = None,
     profile: ProfileName = "paper",
+    settings: Settings = None,
     methods: Annotated[str, typer.Option(help="Further method names, or your own FILE.py, separated by commas")] = "",
     also: Annotated[
         list[str] | None, typer.Option(help="Add one more variant to the comparison: 'My photos: {aux: photos/}'")
@@ -125,7 +128,7 @@ def reproduce(
         raise DmcError("say which recipe; dmc reproduce --list shows all")
     place = chosen_engine(engine, jobs, cpus_per_cell, gpus_per_cell)
     added = [method.name for method in methods_named(methods)]
-    job = recipe_job(name, profile, orders, out, data_root, added, also or [], skip_missing)
+    job = recipe_job(name, profile, orders, out, data_root, added, also or [], skip_missing, settings or [])
     if download:
         job.download()
     rows = job.run(place)

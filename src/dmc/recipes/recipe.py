@@ -72,8 +72,12 @@ def load_recipes() -> dict[str, Recipe]:
     return {name: Recipe.model_validate(content) for name, content in read_recipes("recipes.yaml").items()}
 
 
-def comparisons(recipe: Recipe, profile: str, also: Mapping[str, Changes]) -> list[Comparison]:
+def comparisons(
+    recipe: Recipe, profile: str, also: Mapping[str, Changes], given: Changes | None = None
+) -> list[Comparison]:
     """List the comparisons of a recipe: every group size with every variant, `also` those that the user adds.
+
+    `given` are settings of the user for all of them.
 
     Rows with the same settings, whose methods alone differ, are one comparison.
     """
@@ -84,7 +88,7 @@ def comparisons(recipe: Recipe, profile: str, also: Mapping[str, Changes]) -> li
             by_size = f"g = {size}" if size and (len(recipe.group_sizes) > 1 or not label) else ""
             setting = _joined(label, by_size)
             for row, (method, own) in recipe.all_rows.items():
-                settings = load_profile(profile, recipe.stream, recipe.settings, changes, own)
+                settings = load_profile(profile, recipe.stream, recipe.settings, changes, own, given or {})
                 name = _joined(setting, row if own else "")
                 comparison = Comparison(name, setting, size, settings, label in also, {})
                 found.setdefault((setting, settings), comparison).rows[row] = method

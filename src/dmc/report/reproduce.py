@@ -53,7 +53,7 @@ def as_table(job: Reproduction, rows: Sequence[Row]) -> str:
     shown = [cells if settings else cells[1:] for cells in (["setting", "row", *heads], *lines)]
     table = ["| " + " | ".join(cells) + " |" for cells in shown]
     about = [
-        f"# {job.recipe.title} (profile {job.profile})",
+        f"# {job.recipe.title} (profile {job.ran_as})",
         "",
         f"The paper's {job.recipe.source}. {job.recipe.note}".strip(),
         "",
@@ -109,7 +109,7 @@ def as_list(recipes: Mapping[str, Mapping[str, Any]]) -> str:
 
 def draw(job: Reproduction, benches: Mapping[str, Bench], rows: Sequence[Row], path: Path) -> None:
     """Draw the recipe's figure, if there are rows to draw."""
-    title, metric = f"{job.recipe.title} (profile {job.profile})", job.metric
+    title, metric = f"{job.recipe.title} (profile {job.ran_as})", job.metric
     if not rows:
         return
     if job.recipe.figure == "confusion":

@@ -24,6 +24,7 @@ class SavedRow(AnyObject):
     setting: str
     row: str
     method: str
+    profile: str  # and what the user changed in it
     orders: int
     published: dict[str, Any]
 
@@ -52,7 +53,8 @@ def reproduction_page(folder: Path) -> Page:
         job = recipe_job(name, profile, None, folder, None, [], [], False)
         rows = [row.content for row in read_result(folder / f"{name}-{profile}.json", SavedRows).root]
         text = f"The paper's {job.recipe.source}. {job.recipe.note} {caution(profile).strip()}".replace("`", "")
-        sections.append(Section(f"{job.recipe.title} ({profile})", _shown(job, rows), " ".join(text.split())))
+        ran_as = next((row["profile"] for row in rows), profile)
+        sections.append(Section(f"{job.recipe.title} ({ran_as})", _shown(job, rows), " ".join(text.split())))
     return Page(f"Reproduction: {folder.resolve().name}", "beside the paper's numbers", sections)
 
 
