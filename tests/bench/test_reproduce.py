@@ -23,6 +23,7 @@ from dmc.methods import title_of
 from dmc.recipes.recipe import comparisons, load_recipes, published
 from dmc.report.figures import LOOKS, look_of
 from dmc.report.reproduce import draw, lwf_lines
+from dmc.report.reproduction_page import reproduction_page
 from tests.conftest import Answer, write_images
 
 Dmc = Callable[..., Answer]
@@ -143,6 +144,22 @@ def test_a_recipe_takes_more_methods(dmc: Dmc, data_root: Path, tmp_path: Path) 
     assert said.code == 0, said.err
     assert {row["row"] for row in json.loads(said.out)} == {"DMC", "LwF.MC"}
     assert "unknown method 'lwff'" in dmc(*command, "--methods", "lwff", "-o", tmp_path / "m").err
+
+
+def test_settings_can_be_changed_in_all_rows_of_a_recipe(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
+    """They are the last word, also where a row has its own; the report says so."""
+    command = ("reproduce", "losses", "--profile", "smoke", "--orders", 1, "--data-root", data_root, "-o", tmp_path)
+    changes = ("--set", "consolidation.epochs=2", "--set", "loss=l2", "--set", "temperature=null")
+    said = dmc(*command, *changes, "--json")
+    assert said.code == 0, said.err
+    ran_as = "smoke with consolidation.epochs=2, loss=l2, temperature=null"
+    assert {row["profile"] for row in json.loads(said.out)} == {ran_as}
+    runs = [json.loads(run.read_text()) for run in tmp_path.rglob("consolidated/run.json")]
+    assert {(run["loss"], run["schedule"]["epochs"]) for run in runs} == {("l2", 2)}
+    assert f"(profile {ran_as})" in (tmp_path / "losses-smoke.md").read_text()
+    assert reproduction_page(tmp_path).sections[0].title.endswith(f"({ran_as})")
+    said = dmc(*command, "--set", "epochs=2")
+    assert (said.code, "write specialist.epochs or consolidation.epochs" in said.err) == (2, True)
 
 
 def test_missing_pools_are_named_or_left_out_when_asked(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
