@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -47,6 +48,7 @@ class ModelConfig(Document):
     num_classes: int = Field(1000, ge=1)
     label_names: tuple[str, ...] = ()
     pretrained_cfg: PretrainedCfg = PretrainedCfg()
+    model_args: dict[str, Any] = Field(default_factory=dict)  # timm's, for networks that are not as their name says
     dmc: OwnSection | None = None
 
     @field_validator("label_names", mode="before")
@@ -59,6 +61,12 @@ class ModelConfig(Document):
         lacking = [key for key in WRITTEN if self.dmc and key not in self.model_fields_set]
         if lacking:
             raise ValueError(f"has no {lacking[0]!r}")
+        if self.model_args:
+            named = ", ".join(sorted(self.model_args))
+            raise ValueError(
+                f"has model_args ({named}), which dmc does not know: write a function that makes the network, and load "
+                "model.safetensors,arch=FILE.py:FUNCTION,classes=FILE"
+            )
         require_columns(self.own, self.num_classes)
         return self
 
@@ -111,8 +119,12 @@ def require_columns(own: OwnSection, width: int) -> None:
 def read_model_config(folder: Path, name: str) -> ModelConfig | TransformersConfig:
     """Read a folder's config.json, in the form that it has; `name` is the model's, for errors."""
     text, blame = read_text(folder / "config.json"), f"{name} is not a model folder: config.json"
-    if "model_type" in parsed(text, AnyObject, blame).content:
+    found = parsed(text, AnyObject, blame).content
+    if "model_type" in found:
         return parsed(text, TransformersConfig, blame)
+    if "pretrained_cfg" not in found and "dmc" not in found:  # timm's older form, where all that stands outside
+        cfg = {key: value for key, value in found.items() if key in PretrainedCfg.model_fields}
+        text = json.dumps({"label_names": found.get("labels"), **found, "pretrained_cfg": cfg})
     return parsed(text, ModelConfig, blame)
 
 

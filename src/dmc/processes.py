@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -45,7 +46,8 @@ def together() -> Processes:
     try:
         state = PartialState(cpu=not torch.accelerator.is_available())
         atexit.register(torch.distributed.destroy_process_group)
-        control: Any = torch.distributed.new_group(backend="gloo")
+        # The first process may select images for hours while the others wait; one that dies is noticed all the same.
+        control: Any = torch.distributed.new_group(backend="gloo", timeout=timedelta(days=30))
     except (RuntimeError, ValueError, KeyError) as error:
         raise DmcError(f"the launcher's processes cannot find each other: {error}".splitlines()[0]) from None
     return Processes(state.process_index, state.num_processes, control)

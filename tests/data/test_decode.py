@@ -66,6 +66,19 @@ def test_sixteen_bits_are_scaled_not_clipped() -> None:
     assert pixels[0].tolist() == [[0, 63], [127, 255]]
 
 
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([[-1000, -500], [0, 1000]], [[0, 63], [127, 255]]),  # as heights, or computed tomography
+        ([[0, np.nan], [0.5, 1]], [[0, 0], [127, 255]]),
+        ([[-np.inf, 2], [4, np.inf]], [[0, 127], [255, 0]]),
+    ],
+)
+def test_numbers_below_zero_and_none_at_all(values: list[list[float]], shown: list[list[int]]) -> None:
+    image = Image.fromarray(np.array(values, np.float32))
+    assert decode(encoded(image, "TIFF"), CenterCrop(2))[0].tolist() == shown
+
+
 def test_the_camera_orientation_is_obeyed() -> None:
     image = Image.new("RGB", (8, 8))
     image.paste((255, 255, 255), (0, 0, 8, 4))  # white above

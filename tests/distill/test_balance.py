@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -112,6 +113,26 @@ def test_a_factor_for_each_output_folds_into_the_last_layer(arch: str) -> None:
         factors_T = torch.tensor([0.5, 1.0, 2.0, 3.0, 7.0])
         scale_rows(layer, factors_T)
         torch.testing.assert_close(module(images), plain * factors_T)
+
+
+def test_the_last_layer_of_a_users_own_network_is_found() -> None:
+    """Its answer carries the logits, and its last layer keeps more than parameters."""
+
+    class Counting(nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(12, 5)
+            self.register_buffer("seen", torch.zeros(1))
+
+    class Wrapped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = Counting()
+
+        def forward(self, x: torch.Tensor) -> SimpleNamespace:
+            return SimpleNamespace(logits=self.fc(x.flatten(1)))
+
+    module = Wrapped()
+    assert output_layer(module, 5, torch.zeros(1, 3, 2, 2)) is module.fc
 
 
 def test_a_network_without_a_last_layer_is_recognised() -> None:

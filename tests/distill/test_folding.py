@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 import torch
 from timm.layers import FrozenBatchNormAct2d
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 from torchvision.ops import FrozenBatchNorm2d
 
 from dmc.distill.folding import folded
@@ -89,3 +91,26 @@ def test_detectors(arch: str) -> None:
         for ours, theirs in zip(twin(images)[:3], module(images)[:3], strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-3)
     assert not any(isinstance(part, NORMS) for part in twin.modules())
+
+
+def pruned(conv: nn.Conv2d) -> nn.Module:
+    prune.l1_unstructured(conv, "weight", amount=0.5)  # type: ignore[no-untyped-call]
+    return conv
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script:FutureWarning")
+@pytest.mark.parametrize("change", [pruned, nn.utils.spectral_norm, parametrizations.spectral_norm, torch.jit.script])
+def test_weights_that_cannot_be_changed_are_left(change: Callable[[nn.Conv2d], nn.Module]) -> None:
+    module = with_statistics(nn.Sequential(change(nn.Conv2d(3, 4, 3)), nn.BatchNorm2d(4)))
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(folded(module, images[:1])(images), module(images), rtol=1e-3, atol=1e-3)
+
+
+def test_too_little_memory_is_still_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deepcopy(_: nn.Module) -> nn.Module:
+        raise MemoryError
+
+    monkeypatch.setattr("dmc.distill.folding.copy.deepcopy", deepcopy)
+    with pytest.raises(MemoryError):
+        folded(nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), torch.zeros(1, 3, 8, 8))

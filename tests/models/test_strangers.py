@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import timm
 import torch
 import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torchvision.models import GoogLeNet, Inception3
 
 import dmc as library
+from dmc.config import Schedule
+from dmc.data.decode import CenterCrop
+from dmc.data.open import open_labeled
+from dmc.data.preprocess import Preprocessing
+from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
+from dmc.models.architectures import default_preprocessing
 from dmc.models.weights import load_weights, read_weights
-from tests.conftest import Answer, load_specialist, tiny, write_images
+from dmc.training.classification import Supervised
+from dmc.training.labeled import fit_labeled
+from tests.conftest import Answer, classifiers, load_specialist, tiny, write_images
 from tests.test_cli import bad
 
 Dmc = Callable[..., Answer]
@@ -241,3 +255,77 @@ def test_zeros_in_another_place_are_another_network(tmp_path: Path) -> None:
     torch.save({k.replace("conv1", "conv_a") if "layer" in k else k: v for k, v in state.items()}, tmp_path / "w.pth")
     with pytest.raises(DmcError, match=r"'layer1\.0\.conv_a\.weight' pad their shortcuts with zeros behind"):
         load_specialist(tmp_path / "w.pth", "cifar_resnet8", [str(i) for i in range(10)])
+
+
+@pytest.mark.parametrize(("name", "network"), [("googlenet", GoogLeNet), ("inception_v3", Inception3)])
+def test_networks_that_normalise_inside_see_what_torchvision_shows_them(name: str, network: Any) -> None:
+    """With weights, torchvision has them turn ImageNet's mean and std into their own; dmc's have no such step."""
+    seen = default_preprocessing(f"torchvision:{name}")
+    pixels = torch.randint(0, 256, (2, 3, seen.size, seen.size), dtype=torch.uint8)
+    usual = replace(seen, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))(pixels)
+    inside = network._transform_input(SimpleNamespace(transform_input=True), usual)
+    torch.testing.assert_close(seen(pixels), inside, rtol=0, atol=1e-5)
+
+
+def test_timms_older_form_of_a_folder(tmp_path: Path) -> None:
+    """What the network wants to see stands outside, and classes are `labels`."""
+    told = {"input_size": [3, 96, 64], "mean": [0.5] * 3, "std": [0.25] * 3, "interpolation": "bilinear"}
+    told |= {"crop_pct": 1.0, "labels": ["a", "b", "c"], "num_classes": 3, "architecture": "test_resnet"}
+    network = timm.create_model("test_resnet", num_classes=3)
+    save_file(network.state_dict(), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({**told, "input_size": [3, 64, 64]}))
+    loaded = load_specialist(tmp_path)
+    assert loaded.names == ("a", "b", "c")
+    assert loaded.preprocessing == Preprocessing(64, (0.5,) * 3, (0.25,) * 3, "bilinear", 1.0)
+    changed = {**told, "input_size": [3, 64, 64], "model_args": {"global_pool": "max"}}
+    (tmp_path / "config.json").write_text(json.dumps(changed))
+    with pytest.raises(DmcError, match=r"model_args \(global_pool\), which dmc does not know"):
+        load_specialist(tmp_path)
+
+
+def test_a_student_sees_colours_if_any_teacher_of_its_kind_does(aux_folder: Path) -> None:
+    grey = library.Specialist.untrained("cifar_resnet8", "ab", Preprocessing(16, (0.5,), (0.5,)))
+    for teachers in ([grey, tiny("cd")], [tiny("cd"), grey]):
+        assert classifiers(teachers, aux_folder, Schedule()).student.preprocessing.channels == 3
+
+
+def test_side_by_side_teachers_see_what_all_of_them_want() -> None:
+    squashing = [Preprocessing(size, crop_mode="squash", crop_pct=0.9) for size in (16, 32)]
+    teachers = [library.Specialist.untrained("cifar_resnet8", f"a{i}", seen) for i, seen in enumerate(squashing)]
+    assert Teachers(teachers).transform == replace(teachers[1].transform, size=32)
+    assert Teachers([*teachers, tiny("xy")]).transform == CenterCrop(32)
+
+
+class Own(nn.Module):
+    """A network with something of its own, by name."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__()
+        self.what, self.fc = what, nn.Linear(3, 2)
+        if what == "mask":
+            self.register_buffer("mask", torch.tensor([0.0, -torch.inf]))
+
+    def get_extra_state(self) -> object:
+        return {"a": 1} if self.what == "state" else torch.zeros(1)
+
+    def set_extra_state(self, state: object) -> None:
+        pass
+
+    def forward(self, x: Tensor) -> Any:
+        logits = self.fc(x.mean(dim=(2, 3)))
+        return (logits, logits) if self.what == "two" and self.training else logits
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("state", "keeps '_extra_state', which is no tensor"), ("two", "gives a tuple, not a tensor"), ("mask", "")],
+)
+def test_networks_of_their_own(what: str, words: str, tmp_path: Path) -> None:
+    model = library.Specialist(Own(what), ["x", "y"], Preprocessing(16), arch="own")
+    assert len(model.fingerprint) == 16
+    for name in "xy":
+        write_images(tmp_path / name, 4)
+    data = open_labeled(tmp_path)
+    schedule, objective = Schedule(epochs=1, batch_size=4, lr=1e-3), Supervised(model, data.classes)
+    with pytest.raises(DmcError, match=words) if words else nullcontext():  # an infinite buffer is no divergence
+        fit_labeled(model, data, objective, schedule)

@@ -131,7 +131,8 @@ def upright_rgb(image: Image.Image, at_least: int) -> Image.Image:
     require_at_most(MOST_PIXELS, image)
     ImageOps.exif_transpose(image, in_place=True)  # otherwise it would copy, also what lies right
     if image.mode.startswith(("I", "F")):  # 16 bits and more: PIL would clip to white
-        pixels = np.array(image, dtype=np.float32)
+        pixels = np.nan_to_num(np.array(image, dtype=np.float32), posinf=0, neginf=0)
+        pixels -= min(pixels.min(), 0)  # signed, as computed tomography or heights
         pixels /= max(pixels.max(), 1)
         pixels *= 255
         image = Image.fromarray(pixels.astype(np.uint8))

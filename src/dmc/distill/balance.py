@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from dmc.classes import ClassUnion
+from dmc.models.specialist import logits_in
 
 SWEEPS = 100  # at most; two blocks need one, ten blocks about twenty
 HALF = 0.5  # of the share that a block should win, or of all answers: with less, something went wrong
@@ -107,15 +108,16 @@ def output_layer(module: nn.Module, outputs: int, example_N3HW: Tensor) -> nn.Mo
     noise_N3HW = torch.randn(example_N3HW.shape, generator=torch.Generator().manual_seed(0)).to(example_N3HW)
     factors_T = torch.linspace(0.5, 2, outputs, device=example_N3HW.device)
     with torch.no_grad():
-        wanted_NT = module(noise_N3HW) * factors_T
+        wanted_NT = logits_in(module(noise_N3HW)) * factors_T
         tolerance = 1e-3 * float(wanted_NT.abs().max())
         for layer in reversed([m for m in module.modules() if isinstance(m, nn.Linear | nn.Conv2d)]):
             if len(layer.weight) != outputs:
                 continue
             before = {name: parameter.clone() for name, parameter in layer.named_parameters()}
             scale_rows(layer, factors_T)
-            found = torch.allclose(module(noise_N3HW), wanted_NT, rtol=0, atol=tolerance)
-            layer.load_state_dict(before)
+            found = torch.allclose(logits_in(module(noise_N3HW)), wanted_NT, rtol=0, atol=tolerance)
+            for name, parameter in layer.named_parameters():
+                parameter.copy_(before[name])
             if found:
                 return layer
     return None

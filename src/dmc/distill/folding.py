@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_weights
 
+from dmc.errors import is_out_of_memory
+
 
 def folded(module: nn.Module, example_N3HW: Tensor) -> nn.Module:
-    """Give a folded copy for inference, or the network itself if it has no norms or the copy would answer differently.
+    """Give a folded copy for inference; the network itself if it has no norms, or cannot be folded.
 
     A pass over noise of the example's shape shows which norm follows which convolution, whatever the architecture. It
     does not show what happens in place between the two, nor where else a convolution's output goes (as before the first
@@ -21,11 +23,16 @@ def folded(module: nn.Module, example_N3HW: Tensor) -> nn.Module:
         return module
     generator = torch.Generator().manual_seed(0)
     noise_N3HW = torch.randn(example_N3HW.shape, generator=generator).to(example_N3HW)
-    twin = copy.deepcopy(module).to(memory_format=torch.channels_last).eval()
-    with torch.no_grad():
-        pairs, answer = _conv_norm_pairs(twin, noise_N3HW)
-        _fold_all(twin, pairs)
-        return twin if _nearly_equal(answer, twin(noise_N3HW)) else module
+    try:
+        twin = copy.deepcopy(module).to(memory_format=torch.channels_last).eval()
+        with torch.no_grad():
+            pairs, answer = _conv_norm_pairs(twin, noise_N3HW)
+            _fold_all(twin, pairs)
+            return twin if _nearly_equal(answer, twin(noise_N3HW)) else module
+    except Exception as error:  # weights that are pruned, parametrised or compiled refuse in ways of their own
+        if is_out_of_memory(error):
+            raise
+        return module
 
 
 def _is_norm(module: nn.Module) -> bool:

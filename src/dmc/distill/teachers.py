@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from statistics import geometric_mean
 from typing import Any, Generic, Self
 
@@ -124,8 +125,10 @@ class Teachers(TeacherGroup[Specialist]):
 
     @property
     def transform(self) -> CenterCrop:
-        """The transform to the whole central square, at the largest size that any teacher wants."""
-        return CenterCrop(max(s.preprocessing.size for s in self.specialists))
+        """The transform that all teachers want, or else to the whole central square; at the largest of their sizes."""
+        size = max(s.preprocessing.size for s in self.specialists)
+        wanted = {replace(s.transform, size=size) for s in self.specialists}
+        return wanted.pop() if len(wanted) == 1 else CenterCrop(size)
 
     def each(self, images_N3HW: Tensor) -> list[Tensor]:
         """Give every teacher's own logits, each through its own preprocessing."""

@@ -258,7 +258,10 @@ class Model(ABC):
         digest = hashlib.sha256(meaning.encode())
         for key, value in sorted(self.module.state_dict().items()):
             digest.update(key.encode())
-            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            if isinstance(value, Tensor):
+                digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+            else:  # of a quantised network, or a user's own
+                digest.update(repr(value).encode())
         return digest.hexdigest()[:16]
 
     def save(self, folder: str | Path, *, license: str | None = None, hub_name: str = "") -> Path:

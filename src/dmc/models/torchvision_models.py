@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, nearest
 from dmc.models.architecture_source import ClassifierSource, Trained
 from dmc.models.weights import download_state_dict, load_backbone_weights, load_weights
+
+# With their weights, torchvision builds these so that they turn ImageNet's mean and std into these inside the network.
+HALVES = ("googlenet", "inception_v3")
 
 
 class TorchvisionModels(ClassifierSource):
@@ -40,7 +44,10 @@ class TorchvisionModels(ClassifierSource):
 
     def preprocessing(self, arch: str) -> Preprocessing:
         weights = get_model_weights(self.bare(arch))
-        return _preprocessing_of(weights.DEFAULT.transforms()) if len(weights) else Preprocessing(size=224)
+        if not len(weights):
+            return Preprocessing(size=224)
+        seen = _preprocessing_of(weights.DEFAULT.transforms())
+        return replace(seen, mean=(0.5,) * 3, std=(0.5,) * 3) if self.bare(arch) in HALVES else seen
 
     def released(self, arch: str) -> Trained:
         arch = self.canonical(arch)
@@ -48,8 +55,7 @@ class TorchvisionModels(ClassifierSource):
         labels = weights.meta["categories"]
         module = self.random(arch, len(labels), channels=3)
         load_weights(module, download_state_dict(weights.url, arch), Path(weights.url), arch, len(labels))
-        seen = _preprocessing_of(weights.transforms())
-        return Trained(module, arch, seen, labels, len(labels), {"weights": str(weights)})
+        return Trained(module, arch, self.preprocessing(arch), labels, len(labels), {"weights": str(weights)})
 
 
 def _preprocessing_of(transforms: Any) -> Preprocessing:

@@ -101,8 +101,11 @@ class Classification(VisionTask[Specialist]):
         self, source: Source, network: NetworkChoice, like: Preprocessing | None, output: Output | None, seed: int
     ) -> Specialist:
         names, output = source.classes, output or "softmax"
-        if output == "softmax" and len(names) < 2:
-            raise DmcError(f"{source.name} has one class ({names[0]!r}); a softmax classifier needs two or more")
+        if len(names) < 2:
+            raise DmcError(
+                f"{source.name} has one class ({names[0]!r}), and no image shows what is not of it: a classifier needs "
+                "two or more, such as 'other'"
+            )
         preprocessing = self.seen_by(network, like)
         return Specialist.untrained(network.arch, names, preprocessing, output, seed, network.weights)
 
@@ -185,8 +188,8 @@ class Classification(VisionTask[Specialist]):
             f"({fair} by number of classes); spread of their logits {spreads}; scale for training: {seen['scale']}"
         ]
         for name in seen["drowned"]:
-            mended = f"scale {seen['scale']} evens that out" if seen["scale"] != "none" else "try scale auto"
-            lines.append(f"  {name} would be drowned: {mended}")
+            mended = f": scale {seen['scale']} evens that out" if seen["scale"] != "none" else ": try scale auto"
+            lines.append(f"  {name} would be drowned{mended if seen['competing'] else ''}")
         return [*lines, *_pool_as_text(seen["pool"], seen["images"])]
 
 

@@ -76,7 +76,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
         schedule: Schedule = CONSOLIDATION,
     ) -> None:
         self.teachers = Teachers(teachers, config.centring)
-        competing = teachers[0].output == "softmax" and self.teachers.centring == "per-teacher"
+        self.competing = competing = teachers[0].output == "softmax" and self.teachers.centring == "per-teacher"
         chosen = {
             "weights": None if config.weights == AUTO else config.weights,
             "centring": self.teachers.centring,
@@ -97,8 +97,9 @@ class ClassifierConsolidation(Consolidation[Specialist]):
         """Make the student; from a teacher's weights only on request: it favours its classes (end of section 3.1)."""
         first, asked = self.teachers.specialists[0], self.config
         arch = known_architecture(asked.arch or first.require_arch())
-        alike = next((s.preprocessing for s in self.teachers.specialists if s.arch == arch), None)
-        preprocessing = alike or default_preprocessing(arch)
+        alike = [s.preprocessing for s in self.teachers.specialists if s.arch == arch]
+        # A student that sees grey could not learn colours.
+        preprocessing = max(alike, key=lambda seen: seen.channels, default=None) or default_preprocessing(arch)
         preprocessing = replace(preprocessing, size=asked.size or preprocessing.size)
         if asked.from_teacher:
             return self.as_first_teacher(arch, preprocessing)
@@ -163,10 +164,11 @@ class ClassifierConsolidation(Consolidation[Specialist]):
 
     def _warnings(self, found: Agreement) -> list[str]:
         names = [teacher.name for teacher in self.teachers.specialists]
+        balanced_instead = self.competing and not self.config.balance
         said = [
             f"the classes of {names[i]} win only {found.student_wins[i]:.0%} of the images "
             f"({found.teachers_win[i]:.0%} with the teachers side by side): they will rarely be answered; "
-            + ("train longer, or on more images" if self.config.balance else "balance would give them their share")
+            + ("balance would give them their share" if balanced_instead else "train longer, or on more images")
             for i in drowned(found.student_wins, found.fair)
         ]
         if found.same < HALF:
@@ -189,6 +191,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
             "fair": [round(share, 3) for share in fair],
             "drowned": [self.teachers.specialists[i].name for i in drowned(won, fair)],
             "scale": self.config.scale,
+            "competing": self.competing,
             "pool": self._pool(parts),
         }
 

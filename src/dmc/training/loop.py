@@ -112,8 +112,10 @@ def augmented(
 def require_finite(at: Position, module: nn.Module | None) -> None:
     """Stop if a loss or (with a module) a weight is not finite, before that overwrites the last good checkpoint."""
     broken = [name for name, total in at.loss_sums.items() if not math.isfinite(float(total))]
-    if module and not all(bool(part.isfinite().all()) for part in module.state_dict().values()):
+    if module and not all(bool(weight.isfinite().all()) for weight in module.parameters()):
         broken.append("a weight")
+    if module and any(bool(buffer.isnan().any()) for buffer in module.buffers()):  # one may be infinite, as a mask is
+        broken.append("a running mean")
     if broken:
         raise DmcError(f"training diverged: {broken[0]} is not finite by step {at.step}; lower the learning rate")
 
@@ -166,7 +168,10 @@ def first_of(batch: Batch, images: int) -> Batch:
 
 
 def require_trainable(module: nn.Module, objective: Objective, loader: ImageLoader, schedule: Schedule) -> None:
-    """Refuse, before anything is trained, batches of one image if batch norm cannot train on one."""
+    """Refuse, before anything is trained, a network that cannot be saved, or batches of one if its norm needs more."""
+    strange = [name for name, value in module.state_dict().items() if not isinstance(value, Tensor)]
+    if strange:
+        raise DmcError(f"the network keeps {strange[0]!r}, which is no tensor, so that it cannot be trained and saved")
     parts = loader.arranged(torch.arange(loader.count), schedule.batch_size, torch.Generator())
     if min(map(len, parts), default=0) == 1:
         module.to(pick_device())
