@@ -24,6 +24,7 @@ from dmc.data.decode import CenterCrop, decode
 from dmc.data.open import open_images
 from dmc.errors import DmcError
 from dmc.models.cifar_resnet import CifarResNet
+from dmc.precision import settled
 from tests.conftest import Answer, tiny, write_images
 
 Dmc = Callable[..., Answer]
@@ -64,7 +65,8 @@ def test_the_whole_way_from_images_to_a_merged_model(
         assert (tmp_path / "m" / name).is_file()
     assert not (tmp_path / "m" / ".lock").exists()
     config = json.loads((tmp_path / "m" / "run.json").read_text())
-    assert config["schedule"] == json.loads(Schedule(epochs=1, batch_size=8, shape="one-cycle").model_dump_json())
+    schedule = settled(Schedule(epochs=1, batch_size=8, shape="one-cycle", precision="auto"))
+    assert config["schedule"] == json.loads(schedule.model_dump_json())
     assert [t["from"] for t in config["teachers"]] == [str(tmp_path / "a"), str(tmp_path / "b")]
     assert [t["classes"] for t in config["teachers"]] == [["green", "red"], ["brown", "violet"]]
 

@@ -48,6 +48,9 @@ def learned(
     if out is not None and is_main():
         require_own(Path(out), how.resume)
     before = kept_beside(old) if own.keep_specialists else [old]
+    unsaveable = [one.name for one in before if own.keep_specialists and one.arch is None]
+    if unsaveable:
+        raise DmcError(f"{unsaveable[0]} cannot be saved beside the result: go without keep_specialists")
     merge = Merge.chosen([old], aux, out, how, rest, share=0.5)
     new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
     joining = source if own.use_new or own.use_labels else None

@@ -78,6 +78,19 @@ def test_a_kept_class_has_the_score_it_had(spec: str) -> None:
     assert torch.equal(both[..., 1:], one)
 
 
+def test_a_kept_class_has_its_own_box(network: torch.nn.Module, spec: str) -> None:
+    """Also where the proposal more probably shows a class that is left out."""
+    image = torch.randint(0, 256, (3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        found = network([image / 255])[0]
+    theirs = {name: found["boxes"][found["labels"] == i][0].numpy() for i, name in ((1, "cat"), (2, "dog"))}
+    scores = {name: found["scores"][found["labels"] == i][0].item() for i, name in ((1, "cat"), (2, "dog"))}
+    for name, box in theirs.items():  # one of the two is the less probable one everywhere
+        ours = load_detector(spec).keep([name]).detections(image[None], [(96, 96)])[0]
+        assert ours.scores_M[0] == pytest.approx(scores[name], abs=1e-4)
+        assert np.abs(ours.boxes_M4[0] - box).max() < 0.1
+
+
 def test_it_teaches_but_cannot_be_a_student(spec: str, unlabeled: Path) -> None:
     with pytest.raises(DmcError) as error:
         Detector.untrained(ARCH, "ab")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 
@@ -12,7 +14,9 @@ import dmc
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
 from dmc.models.one_stage import OneStage
-from dmc.models.onnx_layouts import pooled, spread
+from dmc.models.onnx_detector import OnnxDetector
+from dmc.models.onnx_layouts import LAYOUTS as KNOWN
+from dmc.models.onnx_layouts import Output, layout_of, pooled, spread
 from tests.conftest import load_detector
 from tests.detectors import small
 from tests.onnx_detectors import CLASSES, SIDE, write
@@ -137,3 +141,59 @@ def test_it_teaches_with_another_detector(tmp_path: Path, unlabeled: Path) -> No
     assert merged.names == ("thing", "c")
     assert isinstance(merged.module, OneStage)
     assert merged.arch == pair[1].arch
+
+
+def outputs(**tables: npt.ArrayLike) -> list[Output]:
+    return [Output(name, np.array(values, np.float32)[None]) for name, values in tables.items()]
+
+
+def test_a_column_more_than_there_are_classes_is_none_of_them_only_if_it_mostly_wins() -> None:
+    """A DETR's softmax has such a column; RF-DETR's outputs are decided each on its own, and one means nothing."""
+    boxes = [[32, 32, 8, 8]] * 10
+    softmax = outputs(boxes=boxes, logits=[[3, 0, 1], *[[-2, -1, 4]] * 9])
+    assert KNOWN["detr"] is layout_of(softmax, 2, None, "x")
+    assert KNOWN["detr"].finds(softmax, 2).scores_NMK[0, 0, 0] == pytest.approx(np.exp(3) / (np.exp(3) + 1 + np.e))
+    alone = outputs(dets=boxes, labels=[[3, -5, -5], *[[-5, -4, -5]] * 9])
+    with pytest.raises(DmcError, match="it would have 3 as detr; or say layout=detr-sigmoid"):
+        layout_of(alone, 2, None, "x")
+    scores_MK = layout_of(alone, 2, "detr-sigmoid", "x").finds(alone, 2).scores_NMK[0]
+    assert scores_MK[0] == pytest.approx([1 / (1 + np.exp(-3)), 1 / (1 + np.exp(5))])
+    assert (scores_MK > 0.3).sum() == 1
+
+
+@pytest.mark.parametrize("finds", [1, 3, 4])
+@pytest.mark.parametrize("with_axis", [True, False])
+def test_labels_are_told_from_boxes_whatever_is_found(finds: int, with_axis: bool) -> None:
+    """Of four finds, scores and labels have four numbers, as a box has; of one find, as many as a count has."""
+    boxes, scores, labels = np.ones((finds, 4)), np.full(finds, 0.5), np.zeros(finds)
+    tables = {"boxes": boxes, "scores": scores, "labels": labels}
+    found = outputs(**tables) if with_axis else [Output(name, table) for name, table in tables.items()]
+    found = [*found, Output("num_dets", np.array([finds]))]
+    assert layout_of(found, 2, None, "x") is KNOWN["boxes-scores-labels"]
+    read = KNOWN["boxes-scores-labels"].finds(found, 2)
+    assert read.boxes_NM4.shape == (1, finds, 4)
+    assert (read.scores_NMK == [0.5, 0]).all()
+
+
+def test_shares_of_the_image_are_told_by_the_first_boxes_that_there_are(tmp_path: Path) -> None:
+    """A file that suppresses finds nothing in the noise that it is tried on."""
+    module = opened(tmp_path, "boxes-scores").module
+    assert isinstance(module, OnnxDetector)
+    module.layout, module.shares = KNOWN["boxes-scores-labels"], None
+    tables = {name: np.zeros(shape, np.float32) for name, shape in (("b", (1, 3, 4)), ("s", (1, 3)), ("l", (1, 3)))}
+    module.session = SimpleNamespace(get_outputs=lambda: [SimpleNamespace(name=name) for name in tables])
+    told: list[bool | None] = []
+    for box, score in (([0.0] * 4, 0.0), ([0.25, 0.25, 0.75, 0.75], 0.9), ([0, 0, 48, 48], 0.9)):
+        tables["b"][0, 1], tables["s"][0, 1] = box, score
+        module.read([*tables.values()], 1)
+        told.append(module.shares)
+    assert told == [None, True, True]  # once told, it stays
+    module.shares = None
+    module.read([*tables.values()], 1)
+    assert not module.shares
+
+
+def test_files_that_find_something_else_than_boxes_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "yolo", said={"names": "{0: 'thing', 1: 'toy'}", "task": "obb"})
+    with pytest.raises(DmcError, match=r"is made for 'obb', not for upright boxes \(detect\)"):
+        dmc.load(path)

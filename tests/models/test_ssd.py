@@ -15,13 +15,17 @@ from torch import Tensor
 from torchvision.ops import remove_small_boxes
 
 import dmc
+from dmc.config import DetectorConsolidateConfig
 from dmc.data.detection_batch import ShorterSide
 from dmc.data.fitting import fitted
+from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
 from dmc.models.one_stage import Answers, OneStage
 from dmc.models.ssd import SsdDetector
+from dmc.tasks.detector_consolidation import DetectorConsolidation
+from tests.detectors import small
 
 
 def test_ssd_scores_are_a_softmax_against_the_background() -> None:
@@ -129,3 +133,13 @@ def test_the_mean_of_ssds_has_the_mean_of_their_background() -> None:
     found = models[2].as_mean_of(models[:2]).module.get_parameter(name).view(6, 3)
     assert found[0].tolist() == [50, 101, 1]
     assert found[5].tolist() == [60, 111, 11]
+
+
+def test_an_ssd300_sees_300_pixels_whatever_its_teachers_see(unlabeled: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """torchvision lays its anchors a fixed number of pixels apart, so that they fit no other size."""
+    asked = DetectorConsolidateConfig.of({"arch": "ssd300_vgg16", "weights": "random"})
+    planned = DetectorConsolidation([small("a"), small("b", seed=1)], unlabeled, asked)
+    assert planned.student.preprocessing.size == 300
+    assert "small-0, small-1 will see images that are squeezed into squares" in caplog.text
+    with pytest.raises(DmcError, match="has its anchors where they are for images of 300 pixels: leave size out"):
+        Detector.untrained("ssd300_vgg16", "ab", Preprocessing(320), weights=None)

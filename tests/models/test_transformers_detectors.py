@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from transformers import (
 import dmc
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
+from dmc.precision import autocast
 from tests.conftest import load_detector
 from tests.detectors import small
 
@@ -83,6 +85,58 @@ def test_a_square_processor_stretches(detr: Path, tmp_path: Path) -> None:
     detector = load_detector(tmp_path)
     assert (detector.network.fit, detector.preprocessing.size) == ("stretch", 96)
     assert detector.preprocessing.mean == (0.0,) * 3  # it only divides by 255
+
+
+def with_processor(detr: Path, folder: Path, **settings: Any) -> Detector:
+    for file in detr.iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    DetrImageProcessor(**settings).save_pretrained(folder)
+    return load_detector(folder)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"size": {"max_height": 96, "max_width": 96}, "pad_size": {"height": 96, "width": 96}},
+        {"size": {"shortest_edge": 96, "longest_edge": 96}, "do_pad": False},
+    ],
+)
+def test_a_processor_for_the_longer_side_keeps_proportions(
+    detr: Path, tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    """What it pads with is neither black nor white, and says nothing of mean and std."""
+    detector = with_processor(detr, tmp_path, **settings)
+    assert (detector.network.fit, detector.preprocessing.size) == ("letterbox", 96)
+    assert detector.preprocessing.mean == pytest.approx((0.485, 0.456, 0.406), abs=1e-5)
+    assert detector.preprocessing.std == pytest.approx((0.229, 0.224, 0.225), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"size": {"shortest_edge": 64, "longest_edge": 107}},
+        {"size": {"height": 64, "width": 64}},
+        {"size": {"max_height": 64, "max_width": 64}, "pad_size": {"height": 64, "width": 64}},
+    ],
+)
+def test_a_saved_detector_is_the_same_when_it_is_loaded(detr: Path, tmp_path: Path, settings: dict[str, Any]) -> None:
+    (tmp_path / "theirs").mkdir()
+    kept = with_processor(detr, tmp_path / "theirs", **settings).keep(["dog"])
+    again = load_detector(kept.save(tmp_path / "mine"))
+    assert (again.names, again.classes.columns) == (("dog",), (2,))
+    assert again.network.fit == kept.network.fit
+    assert again.preprocessing == kept.preprocessing
+    pixels = torch.from_numpy(np.array(picture())).permute(2, 0, 1)[None]
+    for mine, theirs in zip(again.detections(pixels, [(64, 96)]), kept.detections(pixels, [(64, 96)]), strict=True):
+        assert mine.scores_M == pytest.approx(theirs.scores_M, abs=1e-4)
+
+
+def test_boxes_are_as_exact_in_bf16(detr: Path) -> None:
+    pixels, detector = torch.from_numpy(np.array(picture())).permute(2, 0, 1)[None], load_detector(detr)
+    with torch.no_grad():
+        exact = detector.answers(pixels).boxes_NAB
+        with autocast("bf16", torch.device("cpu")):
+            assert torch.equal(detector.answers(pixels).boxes_NAB, exact)
 
 
 def test_it_teaches_but_cannot_be_a_student(detr: Path, unlabeled: Path) -> None:

@@ -46,12 +46,13 @@ def test_mistakes_of_a_detector_are_false_alarms_and_misses() -> None:
     assert missed(found, truth) == 1  # the third object is difficult
 
 
-def test_a_detector_is_shown_with_precisions_curves_and_scenes(squares: Path) -> None:
-    def small(names: list[str], seed: int) -> Detector:
-        return Detector.untrained(TINY, names, Preprocessing(size=48), seed, weights=None)
+@pytest.mark.parametrize("other", [TINY, TINY.replace("scale=2", "scale=4")], ids=["same anchors", "others"])
+def test_a_detector_is_shown_with_precisions_curves_and_scenes(squares: Path, other: str) -> None:
+    def small(names: list[str], seed: int, arch: str = TINY) -> Detector:
+        return Detector.untrained(arch, names, Preprocessing(size=48), seed, weights=None)
 
     detector = small(["red", "green", "blue"], 0)
-    teachers = {"1: a": small(["red", "green"], 1), "2: b": small(["blue"], 2)}
+    teachers = {"1: a": small(["red", "green"], 1), "2: b": small(["blue"], 2, other)}
     facts, bars, curves, gallery = Detection().exhibits(detector, teachers, f"{squares},split=val")
     assert isinstance(facts, Facts)
     assert isinstance(bars, BarChart)

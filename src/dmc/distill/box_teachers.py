@@ -15,13 +15,18 @@ from dmc.data.detection_batch import ShorterSide
 from dmc.data.fitting import Size
 from dmc.distill.box_targets import at_anchors
 from dmc.distill.cache import Kept
-from dmc.distill.detector_teachers import ANCHORS, DetectorTeachers, Selected
+from dmc.distill.detector_teachers import ANCHORS, DetectorTeachers, Selected, same_anchors
 from dmc.distill.targets import build_targets
 from dmc.errors import DmcError
 from dmc.metrics.average_precision import Detections
 from dmc.models.detector import MAX_DETECTIONS, MIN_SCORE, NMS, Candidates, Detector
 
 MOST_FINDS = 100  # of one teacher in one image; at most half as many as anchors, since a find has several of these
+
+
+def side_by_side(detectors: Sequence[Detector]) -> DetectorTeachers:
+    """Group detectors to find objects together, whatever their anchors are."""
+    return DetectorTeachers(detectors) if same_anchors(detectors) else BoxTeachers(detectors)
 
 
 class BoxTeachers(DetectorTeachers):

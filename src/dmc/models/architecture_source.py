@@ -88,6 +88,10 @@ class ArchitectureSource(ABC):
         """Give the preprocessing that the architecture was designed for."""
         return Preprocessing()
 
+    def only_size(self, arch: str) -> int | None:
+        """Give the size of images that a network is bound to; None: it takes others, too."""
+        return None
+
     def released(self, arch: str) -> Trained:
         """Get the network that was released as `SCHEME:NAME`, with its weights."""
         raise NotImplementedError

@@ -61,6 +61,9 @@ class Detector(Model):
         source = cls.architectures.find(arch)
         if not source.can_learn:
             raise DmcError(f"{arch} can teach, but not learn: a student is a one-stage detector; choose one (arch)")
+        only = source.only_size(arch)
+        if preprocessing and only not in (None, preprocessing.size):
+            raise DmcError(f"{arch} has its anchors where they are for images of {only} pixels: leave size out")
         if weights is None:
             arch = source.begun_at_random(arch)
         return cls._begun(arch, names, preprocessing, "sigmoid", seed, weights)
@@ -120,7 +123,7 @@ class Detector(Model):
         """Give logits and boxes for each anchor of images as the network sees them."""
         found: Answers = self.module(seen_N3HW)
         found = found._replace(logits_NAK=found.logits_NAK.float(), boxes_NAB=found.boxes_NAB.float())
-        if self.classes.whole:
+        if self.classes.whole and not self.network.chooses_boxes:
             return found
         return self.network.kept(found, self.classes.columns)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torchvision.models.detection import FasterRCNN
 from torchvision.models.detection.image_list import ImageList
 
 from dmc.data.preprocess import Preprocessing
+from dmc.device import index
 from dmc.models.detector_family import DetectorFamily
 from dmc.models.free_boxes import NOTHING, FreeBoxes, free_boxes
 from dmc.models.one_stage import Answers
@@ -33,20 +35,29 @@ class FasterRcnnDetector(FreeBoxes, FasterRCNN):  # type: ignore[misc]
     rpn: Any
     roi_heads: Any
     background = 1
+    chooses_boxes = True
+
+    def kept(self, answers: Answers, columns: Sequence[int]) -> Answers:
+        """Give each proposal the box of the most probable class that is kept: every class has a box of its own."""
+        found = super().kept(answers, columns)
+        best_NA = index(tuple(columns), found.logits_NAK.device)[found.logits_NAK.argmax(dim=2)]
+        boxes_NAJ4 = answers.boxes_NAB.view(*answers.boxes_NAB.shape[:2], -1, 4)
+        boxes_NA4 = boxes_NAJ4.gather(2, best_NA[..., None, None].expand(-1, -1, 1, 4))[:, :, 0]
+        return found._replace(boxes_NAB=boxes_NA4, anchors_A4=torch.zeros_like(boxes_NA4[0]))
 
     def forward(self, images_N3HW: Tensor) -> Answers:
-        features = self.backbone(images_N3HW)
+        # Anchors take the features' type, and bf16 would move them by pixels.
+        features = {name: level.float() for name, level in self.backbone(images_N3HW).items()}
         sizes = [(int(images_N3HW.shape[2]), int(images_N3HW.shape[3]))] * len(images_N3HW)
         proposals, _ = self.rpn(ImageList(images_N3HW, sizes), features)
         pooled = self.roi_heads.box_head(self.roi_heads.box_roi_pool(features, proposals, sizes))
         logits_PJ, offsets_PX = self.roi_heads.box_predictor(pooled)
         scores_PK = logits_PJ.float().softmax(dim=1)[:, 1:]
         boxes_PJ4 = self.roi_heads.box_coder.decode(offsets_PX.float(), proposals)
-        best_P = scores_PK.argmax(dim=1) + 1  # each class has a box of its own, and the first is the background's
-        boxes_P4 = boxes_PJ4[torch.arange(len(boxes_PJ4), device=best_P.device), best_P]
+        boxes_PX = boxes_PJ4[:, 1:].flatten(1)  # of each class; the first is the background's
         counts = [len(own) for own in proposals]
         most = max(self.rpn.post_nms_top_n(), 1)  # as many for every image, whatever it shows
-        boxes, odds = torch.split(boxes_P4, counts), torch.split(scores_PK.logit(eps=1e-6), counts)
+        boxes, odds = torch.split(boxes_PX, counts), torch.split(scores_PK.logit(eps=1e-6), counts)
         return free_boxes(padded(boxes, most, 0.0), padded(odds, most, NOTHING))
 
 

@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from dmc.data.decode import CenterCrop
+from dmc.data.detection_batch import LONGEST
 from dmc.data.fitting import Fit
 from dmc.data.preprocess import CropMode, Interpolation, Preprocessing
 from dmc.device import per_channel
@@ -68,16 +69,25 @@ def preprocessing_of(folder: Path, name: str) -> Preprocessing:
 
 
 def detector_preprocessing_of(folder: Path, name: str) -> tuple[Preprocessing, Fit]:
-    """Find what a folder's image processor does for a detector: it resizes the shorter side, or to a square."""
+    """Find what a folder's image processor does for a detector, by what becomes of a square and of a wide image.
+
+    It stretches them to one shape, fits the longer side (and may pad the rest), or resizes the shorter side.
+    """
     if not (folder / FILE).exists():
         raise DmcError(f"{name} has no {FILE}: save its image processor beside it, which says what it wants to see")
     told = read_json(folder / FILE, ProcessorConfig)
     process = _processor(folder, name)
-    low_3HW, high_3HW = (process(Image.new("RGB", (48, 32), colour)) for colour in ("black", "white"))
-    height, width = low_3HW.shape[1:]
-    mean, std = _normalisation(low_3HW, high_3HW, name)
-    shown = Preprocessing(min(height, width), mean, std, FILTERS.get(told.resample, "bicubic"))
-    return shown, "stretch" if height == width else "frame"
+    shown: dict[int, tuple[int, int]] = {}  # height and width of what there is of the image, by its width
+    for width in (32, 48):
+        low_3HW, high_3HW = (process(Image.new("RGB", (width, 32), colour)) for colour in ("black", "white"))
+        corner = slice(None), slice(1), slice(1)  # there may be padding elsewhere, which is neither black nor white
+        mean, std = _normalisation(low_3HW[corner], high_3HW[corner], name)
+        inside_HW = (high_3HW > low_3HW).all(dim=0)
+        shown[width] = int(inside_HW.any(dim=1).sum()), int(inside_HW.any(dim=0).sum())
+    side, (height, width) = max(shown[32]), shown[48]
+    fit: Fit = "stretch" if height == width else "letterbox" if abs(width - side) <= 1 else "frame"
+    size = min(height, width) if fit == "frame" else side
+    return Preprocessing(size, mean, std, FILTERS.get(told.resample, "bicubic")), fit
 
 
 def _processor(folder: Path, name: str) -> Process:
@@ -145,6 +155,23 @@ def _difference(wanted_3HW: Tensor, tried: Preprocessing, picture: Image.Image) 
     return 255 * float(difference_3HW.mean())
 
 
+def as_detector_processor(preprocessing: Preprocessing, fit: Fit) -> dict[str, Any]:
+    """Write what a detector sees as the settings of DETR's image processor."""
+    side = preprocessing.size
+    sizes = {
+        "stretch": {"height": side, "width": side},
+        "letterbox": {"max_height": side, "max_width": side},
+        "frame": {"shortest_edge": side, "longest_edge": round(side * LONGEST)},
+    }
+    return {
+        "image_processor_type": "DetrImageProcessor",
+        "size": sizes[fit],
+        "do_pad": fit == "letterbox",
+        "pad_size": {"height": side, "width": side} if fit == "letterbox" else None,
+        **_resized_and_normalised(preprocessing),
+    }
+
+
 def as_processor(preprocessing: Preprocessing) -> dict[str, Any]:
     """Write a preprocessing as the settings of CLIP's image processor, which takes its parts in the same order."""
     p = preprocessing
@@ -152,14 +179,21 @@ def as_processor(preprocessing: Preprocessing) -> dict[str, Any]:
     return {
         "image_processor_type": "CLIPImageProcessor",
         "do_convert_rgb": True,
-        "do_resize": True,
         "size": {"height": resized, "width": resized} if p.crop_mode == "squash" else {"shortest_edge": resized},
-        "resample": next(number for number, name in FILTERS.items() if name == p.interpolation),
         "do_center_crop": True,
         "crop_size": {"height": p.size, "width": p.size},
+        **_resized_and_normalised(p),
+    }
+
+
+def _resized_and_normalised(preprocessing: Preprocessing) -> dict[str, Any]:
+    """Give the settings that all processors have."""
+    return {
+        "do_resize": True,
+        "resample": next(number for number, name in FILTERS.items() if name == preprocessing.interpolation),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
-        "image_mean": list(p.mean),
-        "image_std": list(p.std),
+        "image_mean": list(preprocessing.mean),
+        "image_std": list(preprocessing.std),
     }

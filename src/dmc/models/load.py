@@ -211,6 +211,7 @@ def _onnx_classifier(file: OnnxFile, given: Given) -> tuple[type[Model], Trained
 
 
 def _onnx_detector(file: OnnxFile, given: Given) -> tuple[type[Model], Trained]:
+    onnx_detector.require_boxes(file)
     names = onnx_detector.class_names(file, given.names)
     told = {*given.told, *(("mean", "std") if onnx_detector.from_yolo(file) else ())}
     preprocessing = given.shown(file.preprocessing(told, *onnx_detector.assumed(file)), str(file.path))

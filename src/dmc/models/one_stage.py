@@ -42,6 +42,7 @@ class DetectorNetwork(nn.Module, ABC):
 
     background = 0  # outputs for the background at each anchor; they come before those of the classes
     fit: Fit = "frame"  # how it is shown images
+    chooses_boxes = False  # whether which box it gives depends on the classes that are kept
 
     def kept(self, answers: Answers, columns: Sequence[int]) -> Answers:
         """Leave out the logits of all other classes, as if the detector had never known them."""

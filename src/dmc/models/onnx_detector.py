@@ -31,8 +31,9 @@ class OnnxDetector(OnnxModule, FreeBoxes):
         self, file: OnnxFile, shown: Preprocessing, classes: int, layout: str | None = None, fit: str | None = None
     ) -> None:
         super().__init__(file, file.content, shown)
-        self.classes, self.asked_layout, self.shares = classes, layout, False
+        self.classes, self.asked_layout = classes, layout
         self.layout: Layout | None = None
+        self.shares: bool | None = None  # whether boxes are shares of the image; None: no box was seen yet
         self.tried(shown.size)
         found = cast(Layout, self.layout)
         self.fit = _fit(file, found, fit)
@@ -43,7 +44,6 @@ class OnnxDetector(OnnxModule, FreeBoxes):
         """Give the finds in each image."""
         names = [output.name for output in self.session.get_outputs()]
         outputs = [Output(name, answer) for name, answer in zip(names, answers, strict=True)]
-        first = self.layout is None
         layout = self.layout or layout_of(outputs, self.classes, self.asked_layout, str(self.path))
         boxes_NM4, scores_NMK = layout.finds(outputs, self.classes)
         if len(boxes_NM4) != images:
@@ -51,8 +51,9 @@ class OnnxDetector(OnnxModule, FreeBoxes):
         if outside(scores_NMK):
             low, high = scores_NMK.min(), scores_NMK.max()
             raise DmcError(f"{self.path} gives scores from {low:.3g} to {high:.3g}, not 0 to 1: is its layout another?")
-        if first:
-            self.layout, self.shares = layout, in_shares(boxes_NM4)
+        self.layout = layout
+        if self.shares is None:
+            self.shares = in_shares(boxes_NM4[scores_NMK.max(axis=2, initial=0) > 0])
         return [Finds(boxes_M4, scores_MK) for boxes_M4, scores_MK in zip(boxes_NM4, scores_NMK, strict=True)]
 
     def forward(self, images_N3HW: Tensor) -> Answers:
@@ -81,6 +82,13 @@ def assumed(file: OnnxFile) -> tuple[Preprocessing, str]:
 def from_yolo(file: OnnxFile) -> bool:
     """Tell the files of the YOLO family, which take pixels from 0 to 1, by what its exporter writes into them."""
     return {"names", "stride", "imgsz"} <= file.texts.keys()
+
+
+def require_boxes(file: OnnxFile) -> None:
+    """Refuse files of the YOLO family that find something else, such as boxes that are turned."""
+    task = file.texts.get("task", "detect")
+    if task != "detect":
+        raise DmcError(f"{file.path} is made for {task!r}, not for upright boxes (detect)")
 
 
 def class_names(file: OnnxFile, given: Sequence[str] | None) -> Sequence[str]:

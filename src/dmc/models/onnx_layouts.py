@@ -6,6 +6,7 @@ end2end              one output, N x boxes x 6: corners, score, label
 boxes-scores         N x boxes x 4: corners; N x boxes x classes, maybe with a background before them: scores
 boxes-scores-labels  three outputs, maybe for one image without an axis for it: corners, score, label
 detr                 N x queries x 4: center and size; N x queries x (classes, maybe with none after them): logits
+detr-sigmoid         the same where each class is decided on its own, and outputs after the classes mean nothing
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from dmc.errors import DmcError
 Floats = npt.NDArray[np.float32]
 NEARLY_EQUAL = 0.7  # overlap of two boxes of one object
 MOST_POOLED = 300  # boxes of an image; comparing more would take much memory
+MOSTLY = 0.5  # of the queries
 SHARES = 2.0  # boxes whose sides are all less than this are given as shares of the image, not in pixels
 
 
@@ -53,6 +55,7 @@ class Layout(ABC):
 
     fit: ClassVar[Fit] = "letterbox"  # how such detectors are mostly shown images
     free_fit: ClassVar[Fit] = "letterbox"  # the same, for those that take images of any size
+    guessed: ClassVar[bool] = True  # whether it is taken without being asked for
 
     @abstractmethod
     def classes_in(self, outputs: Sequence[Output]) -> set[int]:
@@ -123,18 +126,33 @@ class Detr(Layout):
         pair = boxes_and_table(outputs)
         if pair is None or not outside(pair[1].floats):
             return set()
-        return {pair[1].shape[2], pair[1].shape[2] - 1}
+        logits_NMJ = pair[1].floats
+        # In noise most queries find nothing. If the last output does not say so, it is no "none" of a softmax.
+        none = (logits_NMJ.argmax(axis=2) == logits_NMJ.shape[2] - 1).mean() > MOSTLY
+        return {logits_NMJ.shape[2], logits_NMJ.shape[2] - 1} if none else {logits_NMJ.shape[2]}
 
     def finds(self, outputs: Sequence[Output], classes: int) -> Finds:
         pair = boxes_and_table(outputs)
         assert pair is not None
-        logits_NMJ = pair[1].floats
+        return Finds(corners(pair[0].floats), self.scores(pair[1].floats, classes).astype(np.float32))
+
+    def scores(self, logits_NMJ: Floats, classes: int) -> Floats:
         if logits_NMJ.shape[2] == classes:
-            scores_NMK = 1 / (1 + np.exp(-logits_NMJ.clip(-50, 50)))
-        else:
-            exp_NMJ = np.exp(logits_NMJ - logits_NMJ.max(axis=2, keepdims=True))
-            scores_NMK = (exp_NMJ / exp_NMJ.sum(axis=2, keepdims=True))[..., :classes]
-        return Finds(corners(pair[0].floats), scores_NMK.astype(np.float32))
+            return sigmoid(logits_NMJ)
+        exp_NMJ = np.exp(logits_NMJ - logits_NMJ.max(axis=2, keepdims=True))
+        scores_NMK: Floats = (exp_NMJ / exp_NMJ.sum(axis=2, keepdims=True))[..., :classes]
+        return scores_NMK
+
+
+class DetrSigmoid(Detr):
+    guessed = False
+
+    def classes_in(self, outputs: Sequence[Output]) -> set[int]:
+        pair = boxes_and_table(outputs)
+        return set(range(1, pair[1].shape[2] + 1)) if pair else set()
+
+    def scores(self, logits_NMJ: Floats, classes: int) -> Floats:
+        return sigmoid(logits_NMJ[..., :classes])
 
 
 class BoxesScoresLabels(Layout):
@@ -154,8 +172,10 @@ class BoxesScoresLabels(Layout):
     def _parts(self, outputs: Sequence[Output]) -> tuple[Output, Output, Output] | None:
         """Tell the three outputs apart by their shapes, types and names; a count of finds is not needed."""
         boxes = [one for one in outputs if one.shape[-1:] == (4,) and len(one.shape) in (2, 3)]
-        rest = [one for one in outputs for box in boxes[:1] if one.shape == box.shape[:-1]]
-        if len(boxes) != 1 or len(rest) != 2:
+        boxes.sort(key=lambda one: -len(one.shape))  # of four finds, scores and labels end in 4, too
+        others = [one for one in outputs if not one.name.lower().startswith("num")]  # of one find, a count looks alike
+        rest = [one for one in others for box in boxes[:1] if one.shape == box.shape[:-1]]
+        if (len(boxes) > 1 and len(boxes[1].shape) == len(boxes[0].shape)) or len(rest) != 2:
             return None
         rest.sort(key=lambda one: any(word in one.name.lower() for word in ("label", "class", "cls")))
         rest.sort(key=lambda one: np.issubdtype(one.values.dtype, np.integer))
@@ -170,6 +190,7 @@ LAYOUTS: Mapping[str, Layout] = {
     "boxes-scores": BoxesScores(),
     "boxes-scores-labels": BoxesScoresLabels(),
     "detr": Detr(),
+    "detr-sigmoid": DetrSigmoid(),
 }
 
 
@@ -178,7 +199,8 @@ def layout_of(outputs: Sequence[Output], classes: int, asked: str | None, name: 
     given = ", ".join(f"{one.name} {'x'.join(map(str, one.shape))}" for one in outputs[:5])
     if asked is not None and asked not in LAYOUTS:
         raise DmcError(f"{name}: there is no layout {asked!r}; known are {', '.join(LAYOUTS)}")
-    counts = {key: layout.classes_in(outputs) for key, layout in LAYOUTS.items() if asked in (None, key)}
+    tried = {key: layout for key, layout in LAYOUTS.items() if key == asked or (asked is None and layout.guessed)}
+    counts = {key: layout.classes_in(outputs) for key, layout in tried.items()}
     fitting = [key for key, found in counts.items() if classes in found]
     if "end2end" in fitting:  # six columns, of which the last has labels only, are no scores
         fitting = ["end2end"]
@@ -189,6 +211,11 @@ def layout_of(outputs: Sequence[Output], classes: int, asked: str | None, name: 
     few = {key: sorted(n for n in found if n > 0) for key, found in counts.items() if found and found is not ANY}
     hints = [f"{min(found)} as {key}" for key, found in few.items() if found]
     hint = f"; it would have {', '.join(hints)}" if hints else f"; known layouts are {', '.join(LAYOUTS)}"
+    hint += "".join(
+        f"; or say layout={key}"
+        for key, layout in LAYOUTS.items()
+        if not (asked or layout.guessed) and classes in layout.classes_in(outputs)
+    )
     raise DmcError(f"{name} gives {given}, which fits no layout with {classes} classes{hint}")
 
 
@@ -200,6 +227,12 @@ def boxes_and_table(outputs: Sequence[Output]) -> tuple[Output, Output] | None:
         return None
     named = sorted(outputs, key=lambda one: (one.shape[2] != 4, "box" not in one.name.lower()))
     return (named[0], named[1]) if named[0].shape[2] == 4 else None
+
+
+def sigmoid(logits: Floats) -> Floats:
+    """Turn log-odds into probabilities."""
+    probabilities: Floats = 1 / (1 + np.exp(-logits.clip(-50, 50)))
+    return probabilities
 
 
 def corners(centered_NM4: Floats) -> Floats:
@@ -247,6 +280,7 @@ def outside(scores: Floats) -> bool:
     return bool(((scores < -1e-3) | (scores > 1 + 1e-3)).any())
 
 
-def in_shares(boxes_NM4: Floats) -> bool:
-    """Tell boxes that are given as shares of the image; without any box, they are taken for pixels."""
-    return boxes_NM4.size > 0 and 0 < float(np.abs(boxes_NM4).max()) < SHARES
+def in_shares(boxes_M4: Floats) -> bool | None:
+    """Tell boxes that are given as shares of the image, and not in pixels; None if none of them has a size."""
+    sized_M4 = boxes_M4[(boxes_M4[:, 2:] > boxes_M4[:, :2]).all(axis=1)]
+    return float(np.abs(sized_M4).max()) < SHARES if len(sized_M4) else None

@@ -102,6 +102,10 @@ class SsdFamily(DetectorFamily):
     def preprocessing(self, arch: str) -> Preprocessing:
         return IMAGES[arch]
 
+    def only_size(self, arch: str) -> int | None:
+        # torchvision has its anchors a fixed number of pixels apart, which fits the features of such images alone.
+        return IMAGES[VGG].size if arch == VGG else None
+
 
 def _filled_vgg(arch: str, weights: str) -> nn.Module:
     """Make VGG-16's features with a file's weights, or with those ImageNet weights that have SSD's normalisation."""

@@ -10,10 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dmc.classes import Classes
+from dmc.config import Output
 from dmc.data.fitting import Fit
+from dmc.data.preprocess import Preprocessing
 from dmc.models.architecture_source import Trained
 from dmc.models.free_boxes import FreeBoxes, free_boxes
-from dmc.models.image_processor import detector_preprocessing_of
+from dmc.models.image_processor import FILE, as_detector_processor, detector_preprocessing_of
 from dmc.models.one_stage import Answers
 from dmc.models.transformers_models import TransformersModels, folder_of, network_config, read_config
 
@@ -27,7 +30,9 @@ class QueryBoxes(FreeBoxes):
     fit: Fit
 
     def forward(self, images_N3HW: Tensor) -> Answers:
-        found = super().forward(pixel_values=images_N3HW)
+        # In bf16 a share of the image has 8 bits, which would move boxes by pixels.
+        with torch.autocast(images_N3HW.device.type, enabled=False):
+            found = super().forward(pixel_values=images_N3HW)
         logits_NQJ, centered_NQ4 = found.logits.float(), found.pred_boxes.float()
         classes: int = self.config.num_labels
         if logits_NQJ.shape[2] > classes:  # the last one is "no object"
@@ -54,9 +59,17 @@ class TransformersDetectors(TransformersModels):
         preprocessing, fit = detector_preprocessing_of(folder, arch)
         module = self.trained(config, folder, arch)
         module.fit = fit  # type: ignore[assignment]
-        real = [i for i, name in enumerate(told.label_names) if name != NO_CLASS]
-        names = [told.label_names[i] for i in real]
-        return Trained(module, arch, preprocessing, names, config.num_labels, {"weights": arch}, real)
+        columns = range(config.num_labels) if told.own.columns is None else told.own.columns
+        real = {column: n for column, n in zip(columns, told.label_names, strict=True) if n != NO_CLASS}
+        origin = told.own.provenance or {"weights": arch}
+        return Trained(module, arch, preprocessing, [*real.values()], config.num_labels, origin, [*real])
+
+    def library_files(
+        self, module: nn.Module, classes: Classes, preprocessing: Preprocessing, output: Output
+    ) -> dict[str, dict[str, Any]]:
+        assert isinstance(module, QueryBoxes)
+        files = super().library_files(module, classes, preprocessing, output)
+        return files | {FILE: as_detector_processor(preprocessing, module.fit)}
 
 
 def is_detector(place: str) -> bool:

@@ -23,8 +23,8 @@ from dmc.data.decode import DecodeError, result_or_error
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record, Source
 from dmc.device import pick_device
-from dmc.distill.box_teachers import BoxTeachers
-from dmc.distill.detector_teachers import DetectorTeachers, same_anchors
+from dmc.distill.box_teachers import side_by_side
+from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.errors import DmcError
 from dmc.evaluation import detection as evaluation
 from dmc.evaluation.detection import DetectedObject
@@ -125,7 +125,7 @@ class Detection(VisionTask[Detector]):
         return detector_export.exportable(model, pixels)
 
     def side_by_side(self, models: Sequence[Detector]) -> DetectorTeachers:
-        return DetectorTeachers(models) if same_anchors(models) else BoxTeachers(models)
+        return side_by_side(models)
 
     def measure(
         self, model: Detector | DetectorTeachers, test: Source, so_far: Sequence[str], asked: Sequence[str]

@@ -146,6 +146,12 @@ class DetectorConsolidation(Consolidation[Detector]):
         self.config = self.config.changed({"matching": matching})
         if matching == "boxes":
             self.teachers = BoxTeachers(teachers, self.student, self.config.centring, self.config.anchors)
+            squeezed = [one.name for one in teachers if one.network.fit != "stretch"] if self.transform.square else []
+            if squeezed:
+                log.warning(
+                    f"{', '.join(squeezed)} will see images that are squeezed into squares, as the student "
+                    f"({self.student.arch}) does: a student of another family (arch) would keep their proportions"
+                )
             return
         for other in (*teachers[1:], self.student):
             if not same_anchors([teachers[0], other]):
@@ -160,7 +166,8 @@ class DetectorConsolidation(Consolidation[Detector]):
     def _new_student(self, teachers: Sequence[Detector]) -> Detector:
         arch = self.config.arch or teachers[0].require_arch()
         alike = next((d.preprocessing for d in teachers if d.arch == arch), Detector.architectures.preprocessing(arch))
-        preprocessing = replace(alike, size=self.config.size or self.teachers.transform.size)
+        usual = Detector.architectures.find(arch).only_size(arch) or self.teachers.transform.size
+        preprocessing = replace(alike, size=self.config.size or usual)
         if self.config.from_teacher:
             return self.as_first_teacher(arch, preprocessing)
         names = self.teachers.union.names

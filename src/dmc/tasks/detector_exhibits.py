@@ -11,6 +11,7 @@ from dmc.data.annotations import DetectionImages, Objects
 from dmc.data.decode import opened, upright_rgb
 from dmc.data.sources import Record
 from dmc.data.thumbnails import encoded
+from dmc.distill.box_teachers import side_by_side
 from dmc.distill.detector_agreement import SURE, false_alarms, missed
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.evaluation.detection import Found, detected, found_in
@@ -28,7 +29,7 @@ def exhibits(model: Detector, teachers: Mapping[str, Detector], source: Detectio
     """Show how well a detector finds objects of its classes; `teachers` are by what the report calls them."""
     speakers: dict[str, Speaker] = {STUDENT if teachers else MODEL: model}
     if len(teachers) > 1:
-        speakers[TOGETHER] = DetectorTeachers(list(teachers.values()))
+        speakers[TOGETHER] = side_by_side(list(teachers.values()))
     found = {who: found_in(speaker, source) for who, speaker in speakers.items()}
     first = next(iter(speakers))
     return [
