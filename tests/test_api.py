@@ -79,7 +79,7 @@ def test_what_is_held_out_is_not_trained_on(dmc: Dmc, tmp_path: Path) -> None:
     assert "images are held out" not in said.err
     assert "(40 images" in card(tmp_path / "all")["data"]
     assert not same_weights(tmp_path / "auto", tmp_path / "all")
-    schedule = Schedule(epochs=2, batch_size=8, shape="one-cycle")
+    schedule = Schedule(epochs=2, batch_size=8, shape="one-cycle", precision="auto")
     network = NetworkChoice("cifar_resnet8", 16, None, "small")
     inside = Classification().trained(open_labeled(data), network, schedule, out=tmp_path / "inside")
     assert same_weights(tmp_path / "inside", tmp_path / "all")  # the function that benchmarks call holds nothing out

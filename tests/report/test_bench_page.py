@@ -79,8 +79,8 @@ def test_a_comparison_that_has_just_begun(compared: Path) -> None:
 def test_reproduced_rows_stand_beside_the_papers(tmp_path: Path, dmc: Callable[..., Answer]) -> None:
     spread = {"mean": 0.5, "std": 0.01}
     row = {
-        "setting": "", "row": "DMC", "method": "dmc", "orders": 2, "average incremental": spread, "final": spread,
-        "classes": [10, 20], "accuracy": [0.8, 0.5], "spread": [0.1, 0.01],
+        "setting": "", "row": "DMC", "method": "dmc", "profile": "lite with loss=l1", "orders": 2, "final": spread,
+        "average incremental": spread, "classes": [10, 20], "accuracy": [0.8, 0.5], "spread": [0.1, 0.01],
         "published": {"average incremental": [59.1, 1.9]},
     }  # fmt: skip
     (tmp_path / "accuracy-g10-lite.json").write_text(json.dumps([row]))

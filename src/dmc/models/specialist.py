@@ -57,7 +57,7 @@ class Specialist(Model):
                 logits = logits_in(self.module(self.blank()))
         except Exception as error:  # whatever a foreign module raises
             raise DmcError(f"{self.name} does not accept {size}x{size} images: {first_line(error)}") from None
-        if logits.ndim != 2:
+        if not isinstance(logits, Tensor) or logits.ndim != 2:
             raise DmcError(f"{self.name} does not map images to a vector of logits for each image")
         if logits.shape[1] != self.classes.width:
             raise DmcError(
@@ -80,7 +80,10 @@ class Specialist(Model):
 
     def answered(self, seen_NCHW: Tensor) -> Tensor:
         """Give one logit for each class name, for images as the network sees them."""
-        logits_NK = logits_in(self.module(seen_NCHW)).float()
+        found = logits_in(self.module(seen_NCHW))
+        if not isinstance(found, Tensor):
+            raise DmcError(f"{self.name} gives a {type(found).__name__}, not a tensor of logits")
+        logits_NK = found.float()
         return logits_NK if self.classes.whole else logits_NK[:, index(self.classes.columns, logits_NK.device)]
 
     def features(self, images_N3HW: Tensor) -> Tensor:
@@ -103,9 +106,6 @@ class Specialist(Model):
         return logits_NK.softmax(dim=1) if self.output == "softmax" else logits_NK.sigmoid()
 
 
-def logits_in(answer: Any) -> Tensor:
+def logits_in(answer: Any) -> Any:
     """Take the logits out of an answer: Inception and GoogLeNet give more than that in training."""
-    logits = getattr(answer, "logits", answer)
-    if not isinstance(logits, Tensor):
-        raise DmcError(f"the network gives a {type(logits).__name__}, not a tensor of logits")
-    return logits
+    return getattr(answer, "logits", answer)

@@ -21,6 +21,7 @@ from dmc.data.transfer import on_device, resident
 from dmc.data.waiting import Watched
 from dmc.device import pick_device
 from dmc.errors import DmcError
+from dmc.model_config import STATISTICS
 from dmc.precision import autocast
 from dmc.processes import together
 from dmc.progress import training_progress
@@ -112,10 +113,10 @@ def augmented(
 def require_finite(at: Position, module: nn.Module | None) -> None:
     """Stop if a loss or (with a module) a weight is not finite, before that overwrites the last good checkpoint."""
     broken = [name for name, total in at.loss_sums.items() if not math.isfinite(float(total))]
-    if module and not all(bool(weight.isfinite().all()) for weight in module.parameters()):
+    # A buffer that is no statistic may be infinite, as a mask is.
+    statistics = [value for name, value in module.named_buffers() if name.endswith(STATISTICS)] if module else []
+    if module and not all(bool(part.isfinite().all()) for part in (*module.parameters(), *statistics)):
         broken.append("a weight")
-    if module and any(bool(buffer.isnan().any()) for buffer in module.buffers()):  # one may be infinite, as a mask is
-        broken.append("a running mean")
     if broken:
         raise DmcError(f"training diverged: {broken[0]} is not finite by step {at.step}; lower the learning rate")
 
