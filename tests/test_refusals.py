@@ -21,13 +21,14 @@ from dmc.config import (
     Schedule,
 )
 from dmc.data.batch import Batch
+from dmc.data.open import open_labeled
 from dmc.errors import DmcError
 from dmc.models.specialist import Specialist
 from dmc.settings import Config, options_of
 from dmc.text import in_markdown, one_line
 from dmc.training.classification import Supervised
 from tests.conftest import Answer, tiny, write_images
-from tests.detectors import untrained
+from tests.detectors import TINY, untrained
 
 Dmc = Callable[..., Answer]
 QUICK = ("--arch", "cifar_resnet8", "--size", 16, "--epochs", 1)
@@ -237,3 +238,86 @@ def test_a_result_is_not_written_among_other_files(
     assert dmc("train", labeled_folder, "-o", "empty", *QUICK).code == 0
     (tmp_path / "empty" / "notes.txt").touch()
     assert dmc("train", labeled_folder, "-o", "empty", *QUICK, "--resume").code == 0
+
+
+# Slips with folders.
+
+
+def test_images_that_are_trained_on_are_no_test(dmc: Dmc, tmp_path: Path, squares: Path) -> None:
+    two_classes(tmp_path / "data", 4)
+    said = dmc("train", tmp_path / "data", "--val", tmp_path / "data", "-o", tmp_path / "out", *QUICK)
+    only_line(said, f"8 of the 8 images of {tmp_path / 'data'}, such as", "would be trained on, too: test on others")
+    assert not (tmp_path / "out").exists()
+    small = ("--arch", TINY, "--weights", "random", "--size", 64, "--epochs", 1)
+    only_line(dmc("train", f"{squares},split=val", "--val", f"{squares},split=val", "-o", tmp_path / "out", *small),
+        "would be trained on, too")  # fmt: skip
+    said = dmc("train", f"{squares},split=val", "--val", f"{squares},split=train", "-o", tmp_path / "out", *small)
+    assert said.code == 0, said.err
+
+
+def test_results_do_not_lie_among_images(dmc: Dmc, tmp_path: Path) -> None:
+    """They would be images, or a class, to whoever reads the folder again."""
+    data, aux = tmp_path / "data", write_images(tmp_path / "aux", 8)
+    two_classes(data, 4)
+    a, b = (tiny(names, i).save(tmp_path / names) for i, names in enumerate(("ab", "cd")))
+    merging = ("consolidate", a, b, "--aux", aux)
+    for command, folder in (
+        (("train", data), data),
+        (merging, aux),
+        (("learn", a, data, "--aux", aux), data),
+        (("learn", a, data, "--aux", aux), aux),
+    ):
+        only_line(
+            dmc(*command, "-o", folder / "model"), f"lies in {folder}, which holds images: name a folder outside of it"
+        )
+        assert not (folder / "model").exists()
+    only_line(dmc("bench", "digits", "--methods", "lwf", "--profile", "smoke", "--orders", 1, "-o", aux),
+        f"{aux} holds other files, such as 000.png; name a folder of its own")  # fmt: skip
+
+
+def test_the_report_of_a_run_is_not_replaced_by_that_of_others(dmc: Dmc, tmp_path: Path) -> None:
+    two_classes(tmp_path / "data", 4)
+    for out in ("one", "other"):
+        assert dmc("train", tmp_path / "data", "-o", tmp_path / out, *QUICK, "--no-report").code == 0
+    only_line(dmc("report", tmp_path / "one", "-o", tmp_path / "other"), "is a run with a report of its own")
+    assert dmc("report", tmp_path / "one", "-o", tmp_path / "one").code == 0
+
+
+def test_folders_without_an_image_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("cat", "dog"):
+        write_images(tmp_path / name, 4)
+    (tmp_path / "bird").mkdir()
+    assert open_labeled(tmp_path).classes == ("cat", "dog")
+    assert "has folders without an image, such as bird" in caplog.text
+
+
+def test_files_that_are_no_models(dmc: Dmc, tmp_path: Path) -> None:
+    (tmp_path / "net.py").write_text("")
+    only_line(dmc("show", tmp_path / "net.py"), "net.py holds no weights: name a model's folder")
+    model = tiny("ab").save(tmp_path / "m")
+    assert dmc("export", model, "--format", "torchscript", "-o", tmp_path / "m.pt").code == 0
+    (tmp_path / "ab.txt").write_text("a\nb\n")
+    said = dmc("check", f"{tmp_path}/m.pt,arch=cifar_resnet8,classes={tmp_path}/ab.txt", model, "--aux", tmp_path)
+    only_line(said, "it is an exported program; name the model's folder or an ONNX file")
+
+
+def test_settings_that_say_nothing(dmc: Dmc, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    aux = write_images(tmp_path / "aux", 8)
+    a, b = (tiny(names, i).save(tmp_path / names) for i, names in enumerate(("ab", "cd")))
+    said = dmc("consolidate", a, b, "--aux", aux, "-o", tmp_path / "out", "--views", 3)
+    only_line(said, "views has no effect: it is for a cache")
+    bench = (
+        "bench",
+        "digits",
+        "--methods",
+        "finetuning",
+        "--profile",
+        "smoke",
+        "--orders",
+        1,
+        "-o",
+        tmp_path / "bench",
+    )
+    only_line(dmc(*bench, "--group-size", 5, "--set", "overlap=10"), "groups of 5 classes cannot share 10")
+    assert dmc(*bench, "--group-size", 5, "--set", "classes=20").code == 0
+    assert "has 10 classes, not 20: all of them are learned" in caplog.text

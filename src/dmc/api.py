@@ -16,6 +16,7 @@ from dmc.choices import ResumedRun
 from dmc.config import Length, Output, RunConfig
 from dmc.data.auxiliary import Images
 from dmc.data.decode import DecodeError
+from dmc.data.open import require_outside
 from dmc.data.pictures import Picture, pictures
 from dmc.data.preprocess import Preprocessing
 from dmc.distill.detector_teachers import DetectorTeachers
@@ -115,6 +116,7 @@ def train(
     length, rest = Length.taken_from(rest)
     if out is not None and is_main():
         require_own(Path(out), how.resume)
+        require_outside(Path(out), data, val)
     task = task_for(data, rest.get("arch"))
     config = task.train_config.of(rest)
     if length.profile == "paper":
@@ -159,6 +161,7 @@ def consolidate(
     loaded = _all(teachers)
     if out is not None and is_main():
         require_own(Path(out), how.resume)
+        require_outside(Path(out), *(aux if isinstance(aux, list | tuple) else [aux]))
     merge = Merge.chosen(loaded, aux, out, how, rest)
     merged: Model = merge.timed(merge.with_teachers(loaded)).run(out, how)
     return _reported(merged, out, how)

@@ -297,6 +297,14 @@ class ConsolidateConfig(NetworkConfig, DistillationConfig):
         10.0, "GiB that the cache may take; answers not used for longest go first", gt=0, lt=GIB
     )
 
+    @model_validator(mode="after")
+    def _kept_answers(self) -> Self:
+        usual = type(self).model_fields
+        for name in ("views", "cache_limit") if self.cache is None else ():
+            if getattr(self, name) != usual[name].default:
+                raise ValueError(f"{name} has no effect: it is for a cache")
+        return self
+
     @field_validator("cache")
     @classmethod
     def _a_folder(cls, cache: str | None) -> str | None:

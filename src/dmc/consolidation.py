@@ -218,7 +218,7 @@ class Consolidation(ABC, Generic[AnyModel]):
             self.settle(unseen)
             findings = self.compare(unseen)
             told = zip(self.teachers.specialists, findings.of_each, strict=True)
-            seen = "not trained on" if self.held_out else "trained on"
+            seen = "not trained on" if self.held_out else "not held out" if self.select else "trained on"
             chosen = f", {self.select} selected" if self.select else ""
             labels = ", with labels" if self.with_labels else ""
             self.student.provenance = {

@@ -83,6 +83,10 @@ def settle(folder: Path, asked: Mapping[str, Any]) -> None:
     """Write what was asked for into a comparison's folder; refuse a folder that holds another comparison."""
     path, text = folder / "bench.json", json.dumps(asked, indent=2) + "\n"
     if not path.exists():
+        there = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+        others = sorted(name for name in there if not name.startswith((".", "order-")))
+        if others:
+            raise DmcError(f"{folder} holds other files, such as {others[0]}; name a folder of its own")
         write_text(path, text)
     elif read_json(path, AnyObject).content != json.loads(text):
         raise DmcError(f"{folder} holds another comparison (see bench.json); choose another folder")

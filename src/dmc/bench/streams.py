@@ -85,6 +85,8 @@ def open_stream(
     """
     train, test = _labeled(name, profile, data_root)
     aux = _aux(name, profile.aux, data_root) if with_aux else None
+    if profile.classes and profile.classes > len(train.classes) and not profile.groups:
+        log.warning(f"{train.name} has {len(train.classes)} classes, not {profile.classes}: all of them are learned")
     ordered = class_order(train.classes, order)[: profile.classes]
     groups = profile.groups or grouped(ordered, group_size, profile.overlap)
     for source, where in ((train, ""), (test, f", which {train.name} has")):

@@ -109,6 +109,26 @@ def refuse_overlap(specs: Iterable[Any]) -> None:
         seen.add(file)
 
 
+def refuse_trained_on(held_out: Source, source: Source) -> None:
+    """Refuse to test on images that are trained on; those of the hub are not compared, since they would be read."""
+    if any(one.name.startswith("hf-hub:") for one in (held_out, source)):
+        return
+    both = set(held_out.names()) & set(source.names())
+    if both:
+        named = f"{len(both)} of the {len(held_out)} images of {held_out.name}, such as {min(both)}"
+        raise DmcError(f"{named}, would be trained on, too: test on others")
+
+
+def require_outside(out: Path, *places: Any) -> None:
+    """Refuse a folder for a result inside a folder of images: whoever reads that again would take it for images."""
+    for spec in places:
+        if isinstance(spec, str | Path):
+            path, options = split_spec(str(spec), (*SETTINGS, "images"))
+            folder = Path(options.get("images", path))
+            if folder.is_dir() and folder.resolve() in (out.resolve(), *out.resolve().parents):
+                raise DmcError(f"{out} lies in {folder}, which holds images: name a folder outside of it")
+
+
 def _open(spec: OneSet, labeled: bool) -> Source:
     """Open one place, and refuse it if it holds no images."""
     if isinstance(spec, Source):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tarfile
 import zipfile
 from array import array
@@ -18,6 +19,7 @@ from dmc.errors import DmcError, reason_of
 from dmc.files import regular_size
 from dmc.progress import progress
 
+log = logging.getLogger("dmc")
 IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm"})
 FILE_SUFFIXES = IMAGE_SUFFIXES | {".parquet", ".npz", ".tar", ".tgz", ".gz"}
 EXTENSIONS = frozenset(b"LKxgX")  # types of tar headers that hold long names and the like of the next one
@@ -46,6 +48,9 @@ class FolderImages(FileImages):
         if labeled:
             found = {p.name: image_files(p) for p in subfolders(folder)}
             self.classes = tuple(name for name, files in found.items() if files)
+            empty = [name for name in found if name not in self.classes]
+            if empty and self.classes:
+                log.warning(f"{folder} has folders without an image, such as {empty[0]}: they are no classes")
             self.files = [(path, label) for label, name in enumerate(self.classes) for path in found[name]]
 
 

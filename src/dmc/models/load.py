@@ -74,6 +74,9 @@ def _kind_of(path: str) -> type[Model]:
     return Detector if is_detector(place) else Specialist
 
 
+NO_WEIGHTS = (".py", ".json", ".md", ".txt", ".pt2")
+
+
 @dataclass(frozen=True)
 class Given:
     """What the user says about a model to load; None: nothing."""
@@ -161,6 +164,8 @@ def _find(path: str, given: Given) -> tuple[type[Model], Trained]:
 
 
 def _from_state_dict(path: Path, given: Given) -> tuple[type[Model], Trained]:
+    if path.suffix.lower() in NO_WEIGHTS:
+        raise DmcError(f"{path} holds no weights: name a model's folder, a state dict, or an ONNX file")
     if given.arch is None or given.names is None:
         missing = "an architecture (arch=NAME)" if given.arch is None else "class names (classes=FILE)"
         raise DmcError(f"{path} is a bare state dict and needs {missing}: {path},arch=NAME,classes=FILE")

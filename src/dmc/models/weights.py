@@ -77,6 +77,8 @@ def require_stored(path: Path) -> None:
     """Refuse an archive with compressed parts, which torch never writes: a small one could fill all memory."""
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
+            if any("/code/" in part.filename for part in archive.infolist()):
+                raise ValueError("it is an exported program; name the model's folder or an ONNX file")
             if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
                 raise ValueError("its parts are compressed, which torch.save does not do")
 

@@ -99,7 +99,7 @@ class Profile(ClassifierDistillationConfig, DetectorDistillationConfig):
 
     def with_room_for(self, group_size: int) -> Profile:
         """Give room for two whole groups, if the profile has fewer than two classes beyond the first group."""
-        if self.classes is None or self.classes >= group_size + 2:
+        if self.classes is None or self.classes >= group_size + 2 or self.overlap >= group_size:  # which is refused
             return self
         return self.changed({"classes": 2 * group_size - self.overlap})
 

@@ -135,7 +135,7 @@ def agreement(run: RunFolder, found: SavedFindings) -> Section:
         shown.append(BarChart(f"agreement-{len(shown) + 1}", title, axis, [m.label for m in alike], rows, unit))
     if found.answers:
         shown += suggested(found, run.record.teachers)
-    seen = "that were not trained on" if found.held_out else "that were trained on"
+    seen = "that were not trained on" if found.held_out else "that were not held out"
     text = f"On {found.images:,} auxiliary images {seen}, without any label: {found.overall}."
     return Section("Agreement with the teachers", shown, text)
 

@@ -38,6 +38,8 @@ def write_report(
     if not folders:
         raise DmcError("name a folder to report on")
     page = joined([page_of(folder, data) for folder in folders])
+    if out is not None and is_run(Path(out)) and Path(out).resolve() not in [folder.resolve() for folder in folders]:
+        raise DmcError(f"{out} is a run with a report of its own; name another folder")
     place = Path(out) if out is not None else folders[0] if len(folders) == 1 else Path(SEVERAL)
     return save_page(replace(page, sections=[*first, *page.sections]), place)
 

@@ -21,7 +21,7 @@ from dmc.config import (
     Schedule,
 )
 from dmc.data.decode import DecodeError
-from dmc.data.open import open_labeled, open_with_held_out
+from dmc.data.open import open_labeled, open_with_held_out, refuse_trained_on
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record, Source
 from dmc.data.subsets import share_held_out
@@ -81,6 +81,7 @@ class Classification(VisionTask[Specialist]):
         if val is None or val in NOTHING:
             return source, HeldOut(None, "accuracy", _accuracy)
         held_out = beside if beside and val == "auto" else open_labeled(val)
+        refuse_trained_on(held_out, source)
         shown = tested_classes(held_out, source, keep)
         return source, HeldOut(held_out if keep is None else held_out.keep(shown), "accuracy", _accuracy)
 

@@ -20,6 +20,7 @@ from dmc.config import (
 )
 from dmc.data.annotations import DetectionImages, is_annotated, open_annotated
 from dmc.data.decode import DecodeError, result_or_error
+from dmc.data.open import refuse_trained_on
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record, Source
 from dmc.device import pick_device
@@ -86,6 +87,7 @@ class Detection(VisionTask[Detector]):
         if val is None or val in (*NOTHING, "auto"):
             return source, HeldOut(None, "mAP", _precision)
         held_out = open_annotated(val)
+        refuse_trained_on(held_out, source)
         return source, HeldOut(held_out.keep(tested_classes(held_out, source, keep), empty=True), "mAP", _precision)
 
     def network_for(self, images: Source, asked: NetworkConfig) -> NetworkChoice:
