@@ -141,6 +141,17 @@ def test_only_the_gradients_of_depthwise_convolutions_are_in_fp32(
     assert images.grad[0, 0, 0, 0] == gradient * (channels // groups)
 
 
+def test_gradients_at_a_single_pixel_are_in_fp32() -> None:
+    """With a stride, those of the weights would be whatever lies in memory."""
+    layer = nn.Conv2d(16, 16, 3, stride=2, padding=1, bias=False)
+    with autocast("bf16", CPU):
+        layer(torch.full((2, 16, 1, 1), 1 + 2**-10)).sum().backward()
+    wanted = torch.zeros(16, 16, 3, 3)
+    wanted[:, :, 1, 1] = 2 * (1 + 2**-10)  # of two images; the other weights saw padding alone
+    assert layer.weight.grad is not None
+    assert torch.equal(layer.weight.grad, wanted)
+
+
 def test_other_weights_than_fp32_are_left_alone() -> None:
     layer = nn.Conv2d(2, 2, 1, groups=2).to(torch.bfloat16)
     with autocast("bf16", CPU):

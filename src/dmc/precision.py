@@ -45,15 +45,16 @@ def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
     """Compute in a precision within a `with` block."""
     on_cpu = precision == "bf16" and device.type == "cpu"
     chosen = torch.autocast(device.type, DTYPES.get(precision), enabled=precision in DTYPES)
-    with chosen, DepthwiseInFp32() if on_cpu else nullcontext():
+    with chosen, SomeInFp32() if on_cpu else nullcontext():
         yield
 
 
-class DepthwiseInFp32(TorchFunctionMode):
-    """Compute depthwise convolutions in fp32 where gradients are wanted.
+class SomeInFp32(TorchFunctionMode):
+    """Compute some convolutions in fp32 where gradients are wanted, since a CPU's in bf16 are slow or wrong.
 
-    A CPU takes up to forty times as long for these gradients in bf16, which made training an EfficientNet or a
-    MobileNet slower than in fp32 (results/speed.md).
+    Those of depthwise convolutions take up to forty times as long, which made training an EfficientNet or a MobileNet
+    slower than in fp32. Those of the weights at a single pixel, with a stride, are whatever lies in memory, often NaN
+    (both: results/speed.md).
     """
 
     def __torch_function__(
@@ -64,8 +65,9 @@ class DepthwiseInFp32(TorchFunctionMode):
 
 
 def conv2d(input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Convolve images; in fp32 if each output sees one channel alone, and give what autocast gives."""
-    if weight.shape[1] > 1 or weight.dtype != torch.float32:
+    """Convolve images; in fp32 if each output sees one channel or all is one pixel, and give what autocast gives."""
+    exact = weight.shape[1] == 1 or input.shape[-2:] == (1, 1)
+    if not exact or weight.dtype != torch.float32:
         return torch.conv2d(input, weight, *args, **kwargs)
     with torch.autocast("cpu", enabled=False):
         return torch.conv2d(input.float(), weight, *args, **kwargs).to(torch.bfloat16)

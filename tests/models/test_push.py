@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -69,9 +70,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hub:
 def test_a_trained_model_is_sent_with_its_score_and_without_its_run(
     dmc: Dmc, tmp_path: Path, labeled_folder: Path, hub: Hub
 ) -> None:
-    said = dmc(
-        "train", labeled_folder, "-o", tmp_path / "m", "--arch", "cifar_resnet8", "--val", labeled_folder, *QUICK
-    )
+    tested = shutil.copytree(labeled_folder, tmp_path / "others" / "labeled")  # in truth, of other images
+    said = dmc("train", labeled_folder, "-o", tmp_path / "m", "--arch", "cifar_resnet8", "--val", tested, *QUICK)
     assert said.code == 0, said.err
     said = dmc("push", tmp_path / "m", "me/colours", "--license", "apache-2.0")
     assert (said.code, said.out) == (0, "https://hub/me/colours\n  load it with hf-hub:me/colours\n")
