@@ -123,7 +123,7 @@ class Detector(Model):
         """Give logits and boxes for each anchor of images as the network sees them."""
         found: Answers = self.module(seen_N3HW)
         found = found._replace(logits_NAK=found.logits_NAK.float(), boxes_NAB=found.boxes_NAB.float())
-        if self.classes.whole and not self.network.chooses_boxes:
+        if self.classes.whole and not getattr(self.module, "chooses_boxes", False):  # which may be wrapped in training
             return found
         return self.network.kept(found, self.classes.columns)
 
