@@ -152,6 +152,33 @@ def test_gradients_at_a_single_pixel_are_in_fp32() -> None:
     assert torch.equal(layer.weight.grad, wanted)
 
 
+@pytest.mark.parametrize(
+    ("height", "width", "kernel", "stride", "padding", "exact"),
+    [
+        (4, 2, 3, 2, 1, True),  # one column: the next would lie beyond the padding
+        (4, 3, 3, 2, 1, False),
+        (4, 4, 3, 2, 0, True),
+        (4, 5, 3, 2, 0, False),
+        (4, 4, 3, 2, "valid", True),
+        (2, 4, 3, (2, 1), 1, False),  # no stride along the row
+        (4, 1, 3, 1, 1, False),
+    ],
+)
+def test_one_column_with_a_stride_is_computed_in_fp32(
+    height: int, width: int, kernel: int, stride: int | tuple[int, int], padding: int | str, exact: bool
+) -> None:
+    """bf16 cannot tell weights of 1 and 1 + 2^-10 apart; fp32 says 2^-10 where they see 1 and -1."""
+    layer = nn.Conv2d(2, 1, kernel, stride, padding, bias=False)
+    with torch.no_grad():
+        layer.weight[:] = torch.tensor([1 + 2**-10, -1]).view(1, 2, 1, 1)
+    images = torch.ones(1, 2, height, width)
+    for wants_gradients in (True, False):  # what comes out would be wrong, too
+        with autocast("bf16", CPU), torch.set_grad_enabled(wants_gradients):
+            answer = layer(images)
+        assert answer.dtype == torch.bfloat16
+        assert bool(answer.any()) == exact
+
+
 def test_other_weights_than_fp32_are_left_alone() -> None:
     layer = nn.Conv2d(2, 2, 1, groups=2).to(torch.bfloat16)
     with autocast("bf16", CPU):

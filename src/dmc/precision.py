@@ -50,24 +50,44 @@ def autocast(precision: Precision, device: torch.device) -> Iterator[None]:
 
 
 class SomeInFp32(TorchFunctionMode):
-    """Compute some convolutions in fp32 where gradients are wanted, since a CPU's in bf16 are slow or wrong.
+    """Compute some convolutions in fp32, since a CPU's in bf16 are slow or wrong (results/speed.md).
 
-    Those of depthwise convolutions take up to forty times as long, which made training an EfficientNet or a MobileNet
-    slower than in fp32. Those of the weights at a single pixel, with a stride, are whatever lies in memory, often NaN
-    (both: results/speed.md).
+    Gradients of depthwise ones take up to forty times as long, which made training an EfficientNet or a MobileNet
+    slower than in fp32. With a stride and outputs of a single column, the results are whatever lies in memory, often
+    NaN.
     """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        func = conv2d if func is torch.conv2d and torch.is_grad_enabled() else func
-        return func(*args, **(kwargs or {}))
+        return (conv2d if func is torch.conv2d else func)(*args, **(kwargs or {}))
 
 
 def conv2d(input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """Convolve images; in fp32 if each output sees one channel or all is one pixel, and give what autocast gives."""
-    exact = weight.shape[1] == 1 or input.shape[-2:] == (1, 1)
-    if not exact or weight.dtype != torch.float32:
+    """Convolve images as autocast does, but in fp32 where bf16 is slow or wrong."""
+    if weight.dtype != torch.float32 or not (is_slow(weight) or is_wrong(input, weight, *args, **kwargs)):
         return torch.conv2d(input, weight, *args, **kwargs)
     with torch.autocast("cpu", enabled=False):
         return torch.conv2d(input.float(), weight, *args, **kwargs).to(torch.bfloat16)
+
+
+def is_slow(weight: Tensor) -> bool:
+    """Tell whether a convolution is depthwise, and gradients are wanted."""
+    return torch.is_grad_enabled() and weight.shape[1] == 1
+
+
+def is_wrong(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: str | int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> bool:
+    """Tell whether a convolution has a stride and gives one column: the next would begin beyond the padded input."""
+    if isinstance(padding, str):  # `same` has no stride, `valid` no padding
+        padding = 0
+    across, margin, apart = (side if isinstance(side, int) else side[-1] for side in (stride, padding, dilation))
+    reach = apart * (weight.shape[-1] - 1) + 1
+    return across > 1 and input.shape[-1] + 2 * margin - reach < across
