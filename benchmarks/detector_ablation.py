@@ -37,6 +37,7 @@ ROWS: dict[str, tuple[Changes, Changes]] = {
     "anchors-512": ({}, {"anchors": 512}),
     "by-confidence": ({}, SURE),
     "from-teachers": ({}, {**SURE, "from_teacher": True}),
+    "from-teachers-evenly": ({}, {"anchors": 512, "from_teacher": True}),
     "from-teachers-slowly": ({"lr": 0.0001}, {**SURE, "from_teacher": True}),
 }
 
