@@ -17,8 +17,11 @@ import torch
 from filelock import FileLock
 from PIL import Image
 from safetensors.torch import load_file
+from typer.main import get_command
 
 import dmc as library
+from dmc.cli import app
+from dmc.cli.options import as_typed
 from dmc.config import Schedule
 from dmc.data.decode import CenterCrop, decode
 from dmc.data.open import open_images
@@ -34,6 +37,20 @@ ASIDE = re.compile(r"dmc: (training on .*|.* epochs? of \d+ images, about .*|.*;
 
 def snapshot(folder: Path) -> dict[str, float]:
     return {str(p): p.stat().st_mtime_ns for p in folder.rglob("*")}
+
+
+def test_settings_in_errors_are_named_as_they_are_typed() -> None:
+    def said(verb: str, text: str) -> str:
+        return as_typed(text, get_command(app).commands[verb])  # type: ignore[attr-defined]
+
+    assert said("learn", "leave out use_labels, or (use_new=True)") == "leave out --use-labels, or (--use-new)"
+    assert said("learn", "begin anew (from_teacher=False)") == "begin anew (--no-from-teacher)"
+    assert said("consolidate", "choose weighting=even or centring=none") == "choose --weighting even or --centring none"
+    assert said("train", "go on (resume=True); epochs 0 is few") == "go on (--resume); epochs 0 is few"
+    assert said("train", "take batch_size=8; use_new") == "take --batch-size 8; use_new"  # which `train` has not
+    for same in ("batch_size/a.png", "'batch_size'", "a/batch_size", "my_batch_size", "size and memory", "sizes=3"):
+        assert said("train", same) == same
+    assert as_typed("use_new", None) == "use_new"
 
 
 def test_help_is_quick_and_loads_no_torch() -> None:
@@ -182,7 +199,11 @@ def consolidate(dmc: Dmc, tmp_path: Path, two_models: tuple[Path, Path], aux_fol
 def test_bad_classes(consolidate: Dmc) -> None:
     bad(consolidate("--keep", "2:cc"), "no class 'cc'")
     bad(consolidate("--keep", "3:c"), "teachers 1 to 2")
-    bad(consolidate("--keep", "c"), "say which teacher")
+    bad(consolidate("--keep", "c"), "--keep 'c': say which classes of which teacher, as in --keep 1:c")
+    bad(consolidate("--keep", ""), "--keep '': say which classes of which teacher, as in --keep 1:cat,dog")
+    bad(consolidate("--keep", "2:"), "'' names no class; ", "knows c; d; e")
+    bad(consolidate("--rename", "9:c=d"), "--rename 9:c=d: there are teachers 1 to 2")
+    bad(consolidate("--rename", "2:c= "), "the new name of class 'c' of ", "is empty: give it one")
     bad(consolidate("--rename", "q=r"), "no teacher has a class 'q'")
     bad(consolidate("--rename", "2:c=d"), "'d' is named twice")
     bad(consolidate("--rename", "c"), "OLD=NEW")
@@ -283,7 +304,7 @@ def test_an_output_folder_in_use(dmc: Dmc, tmp_path: Path, two_models: tuple[Pat
     with FileLock(tmp_path / "out" / ".lock"):
         bad(dmc(*command), "in use by another run")
     assert dmc(*command).code == 0
-    bad(dmc(*command), "already holds run.json", "or resume its run")
+    bad(dmc(*command), "already holds run.json", "or go on with its run (--resume)")
     assert dmc(*command, "--resume").code == 0
     moved = two_models[0].rename(tmp_path / "moved")  # the same weights in another place are the same teacher
     assert dmc("consolidate", moved, *command[2:], "--resume").code == 0

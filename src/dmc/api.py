@@ -161,7 +161,7 @@ def consolidate(
     loaded = _all(teachers)
     if out is not None and is_main():
         require_own(Path(out), how.resume)
-        require_outside(Path(out), *(aux if isinstance(aux, list | tuple) else [aux]))
+        require_outside(Path(out), aux)
     merge = Merge.chosen(loaded, aux, out, how, rest)
     merged: Model = merge.timed(merge.with_teachers(loaded)).run(out, how)
     return _reported(merged, out, how)

@@ -29,7 +29,7 @@ def as_first(teacher: AnyModel, names: Sequence[str], arch: str, preprocessing: 
     if (teacher.arch, teacher.preprocessing) != (arch, preprocessing) or not teacher.classes.whole:
         raise DmcError(
             f"a student that begins as its first teacher ({teacher.name}) has its architecture, its size, and all of "
-            "its classes: choose these, or set from_teacher to false"
+            "its classes: choose these, or let it begin anew (from_teacher=False)"
         )
     return teacher.widened(names[len(teacher.names) :], seed)
 

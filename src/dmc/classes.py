@@ -86,7 +86,9 @@ class Classes:
         """Give the positions of classes in a comma-separated list. Names may hold commas: the longest match counts."""
         if text in self.names:
             return [self.names.index(text)]
-        parts = [part.strip() for part in text.split(",")]
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+        if not parts:
+            raise DmcError(f"{text!r} names no class; {whose} knows {listed(self.names)}")
         most = 1 + max(name.count(",") for name in self.names)
         found = []
         while parts:
@@ -109,6 +111,8 @@ class Classes:
         """Give the class names after renaming. For data, unlike for models, two classes may get the same name."""
         names = list(self.names)
         for old, new in new_names.items():
+            if not new.strip():
+                raise DmcError(f"the new name of class {old!r} of {whose} is empty: give it one")
             names[self.require(old, whose)] = new
         return tuple(names)
 

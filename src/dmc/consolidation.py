@@ -121,7 +121,7 @@ class Consolidation(ABC, Generic[AnyModel]):
 
     def seen_in(self, batch: Batch) -> Tensor:
         """Tell how much of each class the teachers see in each image, as a number for each image and class."""
-        raise DmcError(f"images are not selected for {self.student.singular}s; leave out select")
+        raise DmcError(f"images are not selected for {self.student.singular}s (select)")
 
     def as_first_teacher(self, arch: str, preprocessing: Preprocessing) -> AnyModel:
         """Make a student that begins as its first teacher."""
@@ -132,7 +132,7 @@ class Consolidation(ABC, Generic[AnyModel]):
         if with_labels and not self.takes_labels:
             raise DmcError(
                 f"labels of new images would undo the old classes of {self.student.singular}s: leave out use_labels, "
-                "and set use_new to train on them without labels"
+                "or train on them without labels (use_new=True)"
             )
         self.joining = sample_of(images, min(len(images), len(self.aux) // 2), self.config.seed)
         self.with_labels = with_labels

@@ -123,8 +123,13 @@ def without_nan(values: Mapping[str, float]) -> dict[str, float | None]:
 def require_own(folder: Path, resume: bool) -> None:
     """Refuse a folder for a result that holds anything but a run: its files would lie among others'."""
     require_free(folder, resume)
-    if folder.is_dir() and not any((folder / part / "run.json").exists() for part in ("", "specialist")):
-        others = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".") and p.name != "specialist")
+    refuse_others(folder, "", "specialist")
+
+
+def refuse_others(folder: Path, *runs: str) -> None:
+    """Refuse a folder that holds files, but none of the runs in these folders of it, with which a result begins."""
+    if folder.is_dir() and not any((folder / run / "run.json").exists() for run in runs):
+        others = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".") and p.name not in runs)
         if others:
             raise DmcError(f"{folder.resolve()} holds other files, such as {others[0]}; name a folder of its own")
 
@@ -135,6 +140,6 @@ def require_free(folder: Path, resume: bool) -> None:
         raise DmcError(f"{folder} is a file; give a folder to write to")
     taken = [name for name in OWN_FILES if (folder / name).exists()]
     if taken and not resume:
-        raise DmcError(f"{folder} already holds {taken[0]}; choose another folder, or resume its run")
+        raise DmcError(f"{folder} already holds {taken[0]}; choose another folder, or go on with its run (resume=True)")
     if taken and "run.json" not in taken:
         raise DmcError(f"{folder} holds {taken[0]} but no run to resume; choose another folder")

@@ -11,6 +11,7 @@ from dmc.choices import NetworkChoice, ResumedRun, schedule_for, timed
 from dmc.config import AUTO, ConsolidateConfig, Length, NetworkConfig, RunConfig
 from dmc.consolidation import Consolidation
 from dmc.data.auxiliary import Images, open_auxiliary, require_room
+from dmc.data.open import require_outside
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.errors import DmcError
@@ -98,6 +99,8 @@ class Merge:
             )
         kind = task.consolidate_config
         config = kind.of({**(kind.paper_form if paper else kind.best_form if best else {}), **rest})
+        if config.cache is not None:
+            require_outside(Path(config.cache), aux)
         images = open_auxiliary(aux, config)
         if paper:
             config = task.as_in_paper(config, config.arch or models[0].require_arch())
@@ -144,7 +147,7 @@ def student_for(
     if asked.from_teacher and teachers[0].student_arch is None:
         raise DmcError(
             f"no student can begin with the weights of {teachers[0].name}, which only teaches: name a model that can "
-            "learn first, or set from_teacher to false"
+            "learn first, or let it begin anew (from_teacher=False)"
         )
     begins_as = f"{teachers[0].name}'s" if asked.from_teacher else ""
     if asked.arch is not None or not named:

@@ -11,7 +11,7 @@ from typing import Any
 from dmc.classes import listed
 from dmc.config import LearnConfig, Length, RunConfig
 from dmc.data.auxiliary import Images
-from dmc.data.open import refuse_overlap, require_outside
+from dmc.data.open import each_of, refuse_overlap, require_outside
 from dmc.data.sources import Source
 from dmc.errors import DmcError
 from dmc.files import require_own
@@ -47,7 +47,7 @@ def learned(
     require_news(old, source)
     if out is not None and is_main():
         require_own(Path(out), how.resume)
-        require_outside(Path(out), data, val, *(aux if isinstance(aux, list | tuple) else [aux]))
+        require_outside(Path(out), data, val, aux)
     before = kept_beside(old) if own.keep_specialists else [old]
     unsaveable = [one.name for one in before if own.keep_specialists and one.arch is None]
     if unsaveable:
@@ -56,7 +56,7 @@ def learned(
     new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
     joining = source if own.use_new or own.use_labels else None
     if joining is not None:
-        refuse_overlap([data, *(aux if isinstance(aux, list | tuple) else [aux])])
+        refuse_overlap([data, *each_of(aux)])
     planned = merge.timed(
         merge.with_teachers([*before, new], joining, own.use_labels)
     )  # what fails, fails before days of training

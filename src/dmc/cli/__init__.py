@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from dmc.classes import counted, listed
 from dmc.cli import benchmark, exporting, push, report, serve
@@ -30,6 +30,7 @@ from dmc.cli.options import (
     Resuming,
     Seed,
     Val,
+    as_typed,
     expands,
     free_folder,
     loaded_teachers,
@@ -63,6 +64,8 @@ class Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except DmcError as error:
+            raise DmcError(as_typed(str(error), command_of(ctx))) from error
         except KeyboardInterrupt as stop:
             said = [str(stop) or "interrupted", *getattr(stop, "__notes__", [])[:1]]
             if resumes(ctx) or ctx.invoked_subcommand in GOING_ON:
@@ -75,8 +78,13 @@ class Verbs(TyperGroup):
 
 def resumes(ctx: Any) -> bool:
     """Tell whether the command that is run has the option --resume, as all do that train one model."""
-    command = ctx.command.commands.get(ctx.invoked_subcommand)
+    command = command_of(ctx)
     return command is not None and any(option.name == "resume" for option in command.params)
+
+
+def command_of(ctx: Any) -> TyperCommand | None:
+    """Give the command that is run, if there is one of this name."""
+    return ctx.command.commands.get(ctx.invoked_subcommand)  # type: ignore[no-any-return]
 
 
 app = typer.Typer(

@@ -1,6 +1,7 @@
 """The command line's options: a job's settings come from `dmc.config`, files, folders and classes are defined here."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
@@ -109,6 +110,21 @@ def expands(*owners: type[Config]) -> Callable[[Callable[..., None]], Callable[.
     return decorate
 
 
+def as_typed(said: str, command: TyperCommand | None) -> str:
+    """Name settings as the command has them: the library says `use_new=True`, a user types `--use-new`."""
+    params = command.params if command else []
+    options = {option.name: option for option in params if option.param_type_name == "option"}
+
+    def typed(setting: re.Match[str]) -> str:
+        name, value = setting.groups()
+        if name not in options or (value is None and "_" not in name):  # one word alone is plain English
+            return setting[0]
+        on, off = options[name].opts[-1], options[name].secondary_opts
+        return off[-1] if value == "False" and off else on if value in (None, "True") else f"{on} {value}"
+
+    return re.sub(r"(?<![\w/.'\"-])([a-z]+(?:_[a-z]+)*)(?:=(\w+))?(?![\w/'\"])", typed, said)
+
+
 class Resuming(TyperCommand):
     """A command whose option --resume may stand alone, as a flag, or before the word auto."""
 
@@ -139,14 +155,14 @@ def loaded_teachers(teachers: list[str], keep: list[str] | None, rename: list[st
     loaded = [load(teacher) for teacher in teachers]
     wanted: dict[int, list[str]] = {}
     for text in keep or []:
-        number, names = _numbered(text, len(loaded))
+        number, names = _numbered("--keep", text, len(loaded))
         if number is None:
-            raise DmcError(f"--keep {text}: say which teacher, as in --keep 1:{text}")
+            raise DmcError(f"--keep {text!r}: say which classes of which teacher, as in --keep 1:{names or 'cat,dog'}")
         wanted.setdefault(number, []).extend(names_from([names]) or [])
     for number, kept in wanted.items():
         loaded[number] = loaded[number].keep(kept)
     for text in rename or []:
-        number, pair = _numbered(text, len(loaded))
+        number, pair = _numbered("--rename", text, len(loaded))
         old, new = _old_and_new(pair, text, "OLD=NEW or N:OLD=NEW")
         chosen = [number] if number is not None else [i for i, t in enumerate(loaded) if t.classes.meant_by(old)]
         if not chosen:
@@ -156,13 +172,13 @@ def loaded_teachers(teachers: list[str], keep: list[str] | None, rename: list[st
     return loaded
 
 
-def _numbered(text: str, teachers: int) -> tuple[int | None, str]:
+def _numbered(option: str, text: str, teachers: int) -> tuple[int | None, str]:
     """Split `2:cat,dog` into the teacher's index, 1, and the rest; without a number the index is None."""
     head, colon, rest = text.partition(":")
     if not (colon and head.isdigit()):
         return None, text
     if not 1 <= int(head) <= teachers:
-        raise DmcError(f"{text}: there are teachers 1 to {teachers}")
+        raise DmcError(f"{option} {text}: there are teachers 1 to {teachers}")
     return int(head) - 1, rest
 
 

@@ -98,6 +98,11 @@ def _joined(sources: Sequence[Source], name: str | None = None) -> Source:
     return sources[0] if len(sources) == 1 else JoinedImages(*map(Unlabeled, sources), name=name)
 
 
+def each_of(images: Any) -> list[Any]:
+    """Give the sets of images that are to be joined, which may be one."""
+    return [*images] if isinstance(images, list | tuple) else [images]
+
+
 def refuse_overlap(specs: Iterable[Any]) -> None:
     """Refuse paths of which one lies in another: an image that is named twice would count twice."""
     named = [split_spec(str(one), (*SETTINGS, "images")) for one in specs if isinstance(one, str | Path)]
@@ -120,8 +125,8 @@ def refuse_trained_on(held_out: Source, source: Source) -> None:
 
 
 def require_outside(out: Path, *places: Any) -> None:
-    """Refuse a folder for a result inside a folder of images: whoever reads that again would take it for images."""
-    for spec in places:
+    """Refuse a folder for results inside a folder of images: whoever reads that again would take them for images."""
+    for spec in (one for place in places for one in each_of(place)):
         if isinstance(spec, str | Path):
             path, options = split_spec(str(spec), (*SETTINGS, "images"))
             folder = Path(options.get("images", path))

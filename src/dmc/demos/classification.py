@@ -13,6 +13,7 @@ from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
 from dmc.evaluation.classification import evaluate
 from dmc.exhibits import Cell, Section, Table, count, percent
+from dmc.files import refuse_others
 from dmc.models.specialist import Specialist
 from dmc.report import writing
 from dmc.report.classification_demo import TITLES, Row, draw
@@ -32,6 +33,8 @@ UNLABELED = Schedule(epochs=12, shape="one-cycle", batch_size=64, flip=False)
 def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
     """Compare fine-tuning, DMC, two specialists side by side and joint training; save models and a picture in `out`."""
     folder, task = Path(out) if out is not None else None, Classification()
+    if folder:
+        refuse_others(folder, "old")
     data, test, aux = digits(seed, test=False), digits(seed, test=True), letters(LETTERS, seed)
     old_data, new_data = data.keep(OLD), data.keep(NEW)
 

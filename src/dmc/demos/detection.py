@@ -13,6 +13,7 @@ from dmc.data.annotations import DetectionImages
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.evaluation.detection import evaluate
 from dmc.exhibits import Cell, Section, Table, count, percent
+from dmc.files import refuse_others
 from dmc.models.detector import Detector
 from dmc.tasks.detection import Detection
 
@@ -38,6 +39,8 @@ class Row:
 def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
     """Compare two detectors, both side by side, and the merged one; save models and a contact sheet in `out`."""
     folder, task = Path(out) if out is not None else None, Detection()
+    if folder:
+        refuse_others(folder, "old")
     test = digit_scenes(TESTED, OLD + NEW, seed + 1000, test=True)
 
     def specialist(names: tuple[str, ...], name: str) -> Detector:

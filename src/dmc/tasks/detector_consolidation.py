@@ -116,7 +116,7 @@ class DetectorConsolidation(Consolidation[Detector]):
             raise DmcError("loss 'kd' compares softmax distributions; detectors have log-odds: use 'l2' or 'l1'")
         self.teachers = DetectorTeachers(teachers, config.centring, config.anchors)
         if config.weighting == "confidence" and self.teachers.centring == "per-teacher":
-            raise DmcError("centred logits do not tell how sure a teacher is: set weighting even, or centring none")
+            raise DmcError("centred logits do not tell how sure a teacher is: choose weighting=even or centring=none")
         chosen = {
             "weights": "imagenet" if config.weights == AUTO else config.weights,
             "centring": self.teachers.centring,

@@ -32,8 +32,9 @@ def explained(images: int) -> Iterator[None]:
         yield
     except (MemoryError, RuntimeError, ValueError) as error:
         if is_out_of_memory(error):
-            half = f"{images // 2} may: set batch_size" if images > 1 else "take a smaller network or smaller images"
-            raise TooLargeError(f"a batch of {images} images does not fit into memory; {half}") from None
+            half = images // 2
+            smaller = f"{half} may (batch_size={half})" if half else "take a smaller network or smaller images"
+            raise TooLargeError(f"a batch of {images} images does not fit into memory; {smaller}") from None
         if "more than 1 value per channel" in str(error):
             raise DmcError(
                 "a batch has one image, of which batch norm sees one value per channel, so it cannot be trained on: "
