@@ -37,6 +37,7 @@ from dmc.data.batch import Batch
 from dmc.distill.box_teachers import BoxTeachers
 from dmc.distill.cache import AnswerCache
 from dmc.distill.detector_teachers import DetectorTeachers
+from dmc.estimate import cost_of, some_batches
 from dmc.models.detector import Detector
 from dmc.models.pyramids import IMAGENET
 from dmc.models.specialist import Specialist
@@ -162,7 +163,7 @@ def cost_model(count: int) -> list[str]:
             kept: dict[str, Any] = {} if views is None else {"cache": cache, "views": views}
             config = ClassifierConsolidateConfig(held_out=0, balance=False, scale="none", **kept)
             plan = ClassifierConsolidation(specialists(teachers), images, config, schedule)
-            expected = plan.cost(plan.some_batches()[0][0]).seconds(count, schedule.epochs)
+            expected = cost_of(plan, some_batches(plan)[0][0]).seconds(count, schedule.epochs)
             _, epochs = ours(specialists(teachers), images, 6, balance=False, scale="none", **kept)
         words = f"{sum(epochs):.1f} s / {expected:.1f} s"
         what = f"{teachers} teachers, {'no cache' if views is None else f'{views} views'}"

@@ -15,6 +15,7 @@ from dmc.config import DetectorConsolidateConfig, Schedule
 from dmc.cost import Cost
 from dmc.data.readers import ArrayImages
 from dmc.errors import DmcError
+from dmc.estimate import selecting_seconds, some_batches
 from dmc.files import digest
 from dmc.selection import most_telling
 from dmc.tasks.detector_consolidation import DetectorConsolidation
@@ -87,8 +88,8 @@ def test_more_than_there_are_is_all_of_them(caplog: pytest.LogCaptureFixture) ->
 def test_a_selection_takes_a_pass_of_the_teachers_over_all_images_but_those_held_out() -> None:
     cost = Cost(student_flops=1, student_seconds=1, asking_flops=1, asking_seconds=0.5)
     teachers = [tiny("ab", 1), tiny("cd", 2)]
-    assert classifiers(teachers, NOISE, STILL, select=40).selecting_seconds(cost) == 108  # of 240 images, 24 held out
-    assert classifiers(teachers, NOISE, STILL).selecting_seconds(cost) == 0
+    assert selecting_seconds(classifiers(teachers, NOISE, STILL, select=40), cost) == 108  # of 240 images, 24 held out
+    assert selecting_seconds(classifiers(teachers, NOISE, STILL), cost) == 0
 
 
 def test_check_tells_of_the_selection_and_its_cost() -> None:
@@ -103,7 +104,7 @@ def test_detectors_select_images_by_the_highest_score_of_each_class(tmp_path: Pa
     out = tmp_path / "out"
     settings: dict[str, Any] = {"anchors": 10**6, "weights": None}
     merge = DetectorConsolidation(teachers, images, DetectorConsolidateConfig.of(settings))
-    batch = merge.some_batches()[0][0]
+    batch = some_batches(merge)[0][0]
     with torch.no_grad():
         theirs = [teacher.answers(batch.images_N3HW).logits_NAK.amax(dim=1) for teacher in teachers]
     torch.testing.assert_close(merge.seen_in(batch), torch.cat(theirs, dim=1))

@@ -22,6 +22,7 @@ from dmc.data.preprocess import Preprocessing
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.distill.teachers import TeacherGroup, Teachers
 from dmc.errors import DmcError
+from dmc.estimate import checked
 from dmc.evaluation.classification import Evaluation
 from dmc.evaluation.detection import DetectedObject, DetectionEvaluation
 from dmc.evaluation.matching import ClassChoice
@@ -181,7 +182,7 @@ def check(teachers: Sequence[Given], aux: Images, **settings: Unpack[CheckKeywor
     loaded = _all(teachers)
     merge = Merge.chosen(loaded, aux, None, RunConfig(), settings)
     planned = merge.with_teachers(loaded)
-    return (merge.timed(planned) if merge.length.minutes is not None else planned).check()
+    return checked(merge.timed(planned) if merge.length.minutes is not None else planned)
 
 
 @overload

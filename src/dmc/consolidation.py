@@ -1,49 +1,42 @@
-"""The part of consolidation that is the same for all kinds of models: verify, estimate, train, record provenance."""
+"""The part of consolidation that is the same for all kinds of models: verify, train, record provenance."""
 
 from __future__ import annotations
 
 import logging
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, Generic
 
 from torch import Tensor
 
 from dmc.beginning import as_first, as_mean_if_near
-from dmc.checks import Check
 from dmc.classes import counted
 from dmc.config import ConsolidateConfig, RunConfig, Schedule
-from dmc.cost import Cost, measured
 from dmc.data.auxiliary import Images, open_auxiliary, require_room
 from dmc.data.batch import Batch
-from dmc.data.decode import DecodeError, Skipped, Transform, decoded
-from dmc.data.loader import ENOUGH, ImageLoader, fits, held_loader, open_loader
+from dmc.data.decode import Transform
+from dmc.data.loader import ImageLoader, fits, held_loader, open_loader
 from dmc.data.open import sample_of
 from dmc.data.preprocess import Preprocessing
-from dmc.data.sources import Record, Source
+from dmc.data.sources import Source
 from dmc.data.subsets import JoinedImages, Unlabeled, split_off
 from dmc.device import pick_device
 from dmc.distill.cache import AnswerCache
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
 from dmc.models.model import AnyModel
-from dmc.precision import autocast, settled
+from dmc.precision import settled
 from dmc.processes import is_main
 from dmc.seeds import seed_for
 from dmc.selection import select
 from dmc.training.findings import Findings, save_findings
-from dmc.training.loop import first_of, fit, require_trainable, step_cost
+from dmc.training.loop import fit, require_trainable
 from dmc.training.objective import Objective
 from dmc.training.run_folder import Run, versions
 
 log = logging.getLogger("dmc")
-LOOKED_AT = 512  # auxiliary images that are looked at before training
-ASKING_SECONDS = 20  # and how long that may take
 # At most a tenth of the auxiliary images is held out, to measure what the student has learned. If that tenth has fewer
 # images than this, it would tell nothing: none is held out, and the student is measured on images it was trained on.
 LEAST_HELD_OUT = 20
@@ -64,17 +57,6 @@ TOLD_ELSEWHERE = {
 WITHOUT_EFFECT = {"workers", "cache", "cache_limit"}  # on the result
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What is known about a consolidation before it trains."""
-
-    tried: int  # images that were opened
-    undecodable: Skipped  # of those
-    images_per_second: float
-    cost: Cost
-    teachers: dict[str, Any]  # what `teachers_alone` found on some of the images
-
-
 class Consolidation(ABC, Generic[AnyModel]):
     """A consolidation with everything resolved and verified, and nothing trained yet."""
 
@@ -82,7 +64,7 @@ class Consolidation(ABC, Generic[AnyModel]):
     student: AnyModel
     made_by = "dmc consolidate"  # for the model's card
     notes: Mapping[str, str] = {}  # also for the card
-    looked_at = LOOKED_AT  # auxiliary images that the teachers are asked about in a check
+    looked_at = 512  # auxiliary images that the teachers are asked about in a check
     joining: Source | None = None  # images that are trained on besides the auxiliary ones
     with_labels = False  # whether their labels are used
     takes_labels = False  # whether they can be
@@ -217,17 +199,9 @@ class Consolidation(ABC, Generic[AnyModel]):
                 )
             self.settle(unseen)
             findings = self.compare(unseen)
-            told = zip(self.teachers.specialists, findings.of_each, strict=True)
-            seen = "not trained on" if self.held_out else "not held out" if self.select else "trained on"
-            chosen = f", {self.select} selected" if self.select else ""
-            labels = ", with labels" if self.with_labels else ""
             self.student.provenance = {
                 "made by": self.made_by,
-                **{f"teacher {i}": f"{s.name}, {counted(s.names)}: {words}" for i, (s, words) in enumerate(told, 1)},
-                "compared": f"on {findings.images} auxiliary images that were {seen}: {findings.overall}",
-                **({"warning": findings.warnings} if findings.warnings else {}),
-                "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {len(loader.skipped)} skipped{chosen})",
-                **({"images besides": f"{self.joining.name} ({len(self.joining)}{labels})"} if self.joining else {}),
+                **self.told(findings, len(loader.skipped)),
                 **began,
                 "training": f"{self.schedule.length}, {at.images} images seen, seed {self.config.seed}, "
                 f"{self.schedule.precision}",
@@ -236,6 +210,20 @@ class Consolidation(ABC, Generic[AnyModel]):
             if not run.temporary and is_main():
                 save_findings(run.folder, findings, self.student.pipeline_tag, bool(self.held_out), unseen)
             return run.finish(self.student)
+
+    def told(self, findings: Findings, skipped: int) -> dict[str, Any]:
+        """Tell for the model's card what was merged, by which images, and how well."""
+        told = zip(self.teachers.specialists, findings.of_each, strict=True)
+        seen = "not trained on" if self.held_out else "not held out" if self.select else "trained on"
+        chosen = f", {self.select} selected" if self.select else ""
+        labels = ", with labels" if self.with_labels else ""
+        return {
+            **{f"teacher {i}": f"{s.name}, {counted(s.names)}: {words}" for i, (s, words) in enumerate(told, 1)},
+            "compared": f"on {findings.images} auxiliary images that were {seen}: {findings.overall}",
+            **({"warning": findings.warnings} if findings.warnings else {}),
+            "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {skipped} skipped{chosen})",
+            **({"images besides": f"{self.joining.name} ({len(self.joining)}{labels})"} if self.joining else {}),
+        }
 
     @property
     def different_views(self) -> int | None:
@@ -286,120 +274,3 @@ class Consolidation(ABC, Generic[AnyModel]):
         if self.select is None:
             return images
         return select(images, self.select, self.transform, self.seen_in, self.config.seed, folder)
-
-    def selecting_seconds(self, cost: Cost) -> float:
-        """Give the seconds that a selection takes: one process asks about every image."""
-        return (len(self.aux) - self.held_out) * cost.asking_seconds if self.select else 0.0
-
-    def some_batches(self, kept: int = LOOKED_AT, mixed: bool = False) -> tuple[list[Batch], int, Skipped]:
-        """Give some auxiliary images, how many were tried, and which of them are broken; refuse if too many are.
-
-        They are from all over the set if that is held, or `mixed`; else those that come first.
-        """
-        skipped = Skipped(self.aux.name, named=0)  # they are named when all images are read
-        framed: list[tuple[Record, Tensor]] = []
-        tried = min(max(ENOUGH, kept), len(self.aux))
-        # To shuffle a stream, more of it has to be read.
-        seed = self.config.seed if self.held or mixed else None
-        for record, image in islice(decoded(self.aux.records(seed), self.transform), tried):
-            if isinstance(image, DecodeError):
-                skipped.add(image)
-            elif len(framed) < max(kept, self.schedule.batch_size):
-                framed.append((record, image))
-        skipped.check(len(skipped), tried)
-        size = self.schedule.batch_size
-        batches = [self.transform.batch(framed[start : start + size]) for start in range(0, len(framed), size)]
-        return batches, tried, skipped
-
-    def cost(self, batch: Batch) -> Cost:
-        """Count and time a step on a batch, and the teachers' part of it; the student's weights stay as they are."""
-        device = pick_device()
-        batch = batch.to(device)
-        self.teachers.to(device).fold()
-        self.student.to(device)
-        if self.trained_on // -(-self.trained_on // self.schedule.batch_size) == 1:  # images in the smallest batch
-            step_cost(self.student.module, self.objective(), first_of(batch, 1), self.schedule.precision)
-
-        def ask() -> None:
-            with autocast(self.schedule.precision, device):
-                self.teachers.each(batch.images_N3HW)
-            self.teachers.require_finite()  # waits for the device
-
-        flops, seconds = step_cost(self.student.module, self.objective(), batch, self.schedule.precision)
-        asking_flops, asking_seconds = measured(ask, len(batch))
-        asking_seconds = min(asking_seconds, 0.95 * seconds)  # timings are noisy
-        cache, kept = self.cache, self.teachers.kept() if self.cache else []
-        if cache:
-            cache.require_room(kept)
-        return Cost(
-            asking_flops=asking_flops,
-            student_flops=flops - asking_flops,
-            asking_seconds=asking_seconds,
-            student_seconds=seconds - asking_seconds,
-            cache_bytes=cache.bytes_for(kept) if cache else 0,
-            views=cache.views if cache else None,
-        )
-
-    def estimate(self) -> Estimate:
-        """Time two steps on real images, and measure the teachers side by side."""
-        started = time.monotonic()
-        batches, tried, broken = self.some_batches(self.looked_at, mixed=True)
-        decoding = tried / (time.monotonic() - started)
-        cost = self.cost(batches[0])
-        epochs = self.schedule.epochs
-        training = epochs / cost.seconds(1, epochs)
-        rate = training if self.held else min(training, decoding)
-        asked = within(ASKING_SECONDS, (batch.to(pick_device()) for batch in batches))
-        return Estimate(tried, broken, rate, cost, self.measure_teachers(asked))
-
-    def check(self) -> Check:
-        """Say what can be said before anything trains: time two steps on real images, write nothing."""
-        estimate = self.estimate()
-        cost, selecting = estimate.cost, self.selecting_seconds(estimate.cost)
-        passes = self.schedule.epochs
-        images = passes * self.trained_on
-        return {
-            "task": self.student.pipeline_tag,
-            "teachers": [
-                {"name": s.name, "parameters": s.parameter_count, **s.settings} for s in self.teachers.specialists
-            ],
-            "side_by_side": estimate.teachers,
-            "student": {"parameters": self.student.parameter_count, **self.student.settings},
-            "shared": list(self.teachers.union.shared),
-            "aux": {
-                "name": self.aux.name,
-                "images": len(self.aux),
-                "size": self.transform.size,
-                "held_in_memory": self.held,
-                "tried": estimate.tried,
-                "undecodable": len(estimate.undecodable),
-                "first_undecodable": estimate.undecodable.first,
-                "held_out": self.held_out,
-                "selected": self.select,
-            },
-            "cost": {
-                "teachers_gflops": round(cost.asking_flops / 1e9, 3),
-                "student_gflops": round(cost.student_flops / 1e9, 3),
-                "gflops_per_second": round(cost.flops_per_second / 1e9, 1),
-                "total_gflops": round(cost.flops(self.trained_on, passes) / 1e9),
-                "image_bytes": self.transform.bytes_per_image * (self.trained_on + self.held_out),
-                "cache": self.config.cache,
-                "cache_bytes": cost.cache_bytes,
-                "asking_epochs": cost.asking_passes(passes),
-            },
-            "estimate": {
-                "epochs": passes,
-                "images": images,
-                "images_per_second": round(estimate.images_per_second, 1),
-                "seconds": round(images / estimate.images_per_second + selecting),
-            },
-        }
-
-
-def within(seconds: float, batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Give as many batches as there is time for, and at least one."""
-    started = time.monotonic()
-    for batch in batches:
-        yield batch
-        if time.monotonic() - started > seconds:
-            return

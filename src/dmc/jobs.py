@@ -15,6 +15,7 @@ from dmc.data.open import require_outside
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.errors import DmcError
+from dmc.estimate import cost_of, selecting_seconds, some_batches
 from dmc.models.model import Model
 from dmc.tasks import task_of
 from dmc.tasks.base import VisionTask
@@ -130,9 +131,9 @@ class Merge:
     def timed(self, consolidation: Consolidation[Any]) -> Consolidation[Any]:
         """Set the epochs to what fits in the minutes, if these are given, and log what will be trained."""
         if not self.begun:
-            cost = consolidation.cost(consolidation.some_batches()[0][0])
+            cost = cost_of(consolidation, some_batches(consolidation)[0][0])
             images, what = consolidation.trained_on, f"student: {self.network}"
-            before = consolidation.selecting_seconds(cost)
+            before = selecting_seconds(consolidation, cost)
             consolidation.schedule = timed(self.length, consolidation.schedule, images, cost, what, before)
         return consolidation
 

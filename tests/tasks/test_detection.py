@@ -30,6 +30,7 @@ from dmc.distill.box_teachers import joined
 from dmc.distill.detector_agreement import DetectorAgreement, as_objects, false_alarms
 from dmc.distill.detector_teachers import DetectorTeachers, Selected
 from dmc.errors import DmcError
+from dmc.estimate import some_batches
 from dmc.evaluation.detection import coco_average_precision, evaluate
 from dmc.metrics.average_precision import Detections
 from dmc.models.detector import MIN_SCORE, Detector, nms
@@ -342,7 +343,7 @@ def test_boxes_of_auxiliary_images_are_not_looked_at(squares: Path) -> None:
     config = DetectorConsolidateConfig(size=64, weights=None)
     merge = DetectorConsolidation([untrained("ab"), untrained("c")], open_annotated(squares), config)
     assert [record.annotation for record in merge.aux.records()] == [None] * len(merge.aux)
-    assert all(not len(boxes) for batch in merge.some_batches()[0] for boxes in DetectionBatch.of(batch).boxes)
+    assert all(not len(boxes) for batch in some_batches(merge)[0] for boxes in DetectionBatch.of(batch).boxes)
 
 
 def test_what_two_teachers_find_is_there_once(unlabeled: Path) -> None:

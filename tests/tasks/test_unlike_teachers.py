@@ -16,6 +16,7 @@ from dmc.data.sources import Source
 from dmc.data.subsets import ListedImages, split_off
 from dmc.demos.classification import NETWORK, NEW, OLD, PREPROCESSING
 from dmc.errors import DmcError
+from dmc.estimate import estimated
 from dmc.models.specialist import Specialist
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 from tests.conftest import as_specialist, classifiers, tiny
@@ -89,7 +90,7 @@ def test_probabilities_mean_what_the_teachers_own_do(teachers: list[Specialist],
 
 @pytest.mark.slow
 def test_check_shows_who_would_be_drowned(teachers: list[Specialist]) -> None:
-    found = ClassifierConsolidation(teachers, letters(600, 0), schedule=QUICK).estimate().teachers
+    found = estimated(ClassifierConsolidation(teachers, letters(600, 0), schedule=QUICK)).teachers
     assert found["drowned"] == ["faint"]
     assert found["wins"][1] < 0.25 < 0.5 == found["fair"][1]
     assert sum(found["wins"]) == pytest.approx(1)
