@@ -85,3 +85,25 @@ def test_a_model_that_cannot_be_saved_is_no_specialist_to_keep(tmp_path: Path) -
     with pytest.raises(DmcError, match="mine cannot be saved beside the result: go without keep_specialists"):
         dmc.learn(old, data(tmp_path / "cd", "cd"), NOISE, tmp_path / "x", keep_specialists=True)
     assert not (tmp_path / "x").exists()
+
+
+def test_classes_that_were_left_out_do_not_come_back_with_their_specialist(tmp_path: Path) -> None:
+    first, second = tmp_path / "1", tmp_path / "2"
+    tiny("ab", 1).save(first)
+    dmc.learn(first, data(tmp_path / "cd", "cde"), NOISE, second, keep_specialists=True, **SETTINGS)
+    some = dmc.load(second).keep("cd")
+    taught = dmc.learn(some, data(tmp_path / "fg", "fg"), NOISE, tmp_path / "3", keep_specialists=True, **SETTINGS)
+    assert taught.names == tuple("cdfg")
+    assert teachers(tmp_path / "3") == [["c", "d"], ["f", "g"]]
+
+
+def test_a_student_of_kept_specialists_begins_as_none_of_them(tmp_path: Path) -> None:
+    first, second = tmp_path / "1", tmp_path / "2"
+    tiny("ab", 1).save(first)
+    dmc.learn(first, data(tmp_path / "cd", "cd"), NOISE, second, keep_specialists=True, **SETTINGS)
+    asked: dict[str, Any] = {"keep_specialists": True, **SETTINGS}
+    with pytest.raises(
+        DmcError, match="and begins as none of them: choose from_teacher=False, or go without keep_spec"
+    ):
+        dmc.learn(second, data(tmp_path / "ef", "ef"), NOISE, tmp_path / "3", from_teacher=True, **asked)
+    assert not (tmp_path / "3").exists()

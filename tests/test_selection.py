@@ -13,6 +13,7 @@ import torch
 import dmc
 from dmc.config import DetectorConsolidateConfig, Schedule
 from dmc.cost import Cost
+from dmc.data.batch import Batch
 from dmc.data.readers import ArrayImages
 from dmc.errors import DmcError
 from dmc.estimate import selecting_seconds, some_batches
@@ -112,3 +113,18 @@ def test_detectors_select_images_by_the_highest_score_of_each_class(tmp_path: Pa
     dmc.consolidate(teachers, images, out, select=4, epochs=1, batch_size=2, weights="random", report=False)
     assert len(set(json.loads((out / "selected.json").read_text())["names"])) == 4
     assert json.loads((out / "metrics.jsonl").read_text())["images"] == 4
+
+
+def test_teachers_are_asked_about_as_many_images_at_once_as_the_student_learns_from(tmp_path: Path) -> None:
+    """What fits into memory in a step of training fits here."""
+    asked: list[int] = []
+    plan = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL, select=40)
+
+    def seen_in(batch: Batch) -> torch.Tensor:
+        asked.append(len(batch))
+        return torch.zeros(len(batch), 4)
+
+    plan.seen_in = seen_in  # type: ignore[method-assign]
+    plan.open_loaders(tmp_path)
+    assert max(asked) == STILL.batch_size
+    assert sum(asked) == 216

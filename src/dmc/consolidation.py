@@ -27,7 +27,7 @@ from dmc.distill.cache import AnswerCache
 from dmc.distill.teachers import TeacherGroup
 from dmc.errors import DmcError
 from dmc.models.model import AnyModel
-from dmc.precision import settled
+from dmc.precision import autocast, settled
 from dmc.processes import is_main
 from dmc.seeds import seed_for
 from dmc.selection import select
@@ -273,4 +273,6 @@ class Consolidation(ABC, Generic[AnyModel]):
         """Give the images that teach most, if not all are to be trained on."""
         if self.select is None:
             return images
-        return select(images, self.select, self.transform, self.seen_in, self.config.seed, folder)
+        at_once, precision = self.schedule.batch_size, self.schedule.precision  # as in training: what fits there, fits
+        with autocast(precision, pick_device()):
+            return select(images, self.select, self.transform, self.seen_in, at_once, self.config.seed, folder)

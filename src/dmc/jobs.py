@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from dmc.beginning import gently
 from dmc.choices import NetworkChoice, ResumedRun, schedule_for, timed
 from dmc.config import AUTO, ConsolidateConfig, Length, NetworkConfig, RunConfig
 from dmc.consolidation import Consolidation
@@ -44,8 +45,7 @@ class LabeledTraining:
         settings: dict[str, Any] = {"weights": self.network.weights}
         if self.begins_as:
             model.begin_as(self.begins_as)
-            # What it knows should not be shaken off in the first steps.
-            paper, usual = (schedule.changed({"lr": schedule.lr / 2}) for schedule in (paper, usual))
+            paper, usual = gently(paper), gently(usual)
             settings["begins_as"] = self.begins_as.fingerprint
         schedule = schedule_for(self.length, paper, usual, begun)
         objective = self.task.supervised(model, self.source.classes)

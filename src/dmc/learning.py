@@ -16,7 +16,7 @@ from dmc.data.sources import Source
 from dmc.errors import DmcError
 from dmc.files import require_own
 from dmc.jobs import LabeledTraining, Merge
-from dmc.models.load import load
+from dmc.models.load import load, load_saved
 from dmc.models.model import Model
 from dmc.processes import is_main
 from dmc.tasks import task_of
@@ -57,6 +57,11 @@ def learned(
     joining = source if own.use_new or own.use_labels else None
     if joining is not None:
         refuse_overlap([data, *each_of(aux)])
+    if merge.config.from_teacher and before != [old]:
+        raise DmcError(
+            f"{old.name} is merged anew from the specialists that were kept, and begins as none of them: choose "
+            "from_teacher=False, or go without keep_specialists"
+        )
     planned = merge.timed(
         merge.with_teachers([*before, new], joining, own.use_labels)
     )  # what fails, fails before days of training
@@ -99,9 +104,14 @@ def require_news(old: Model, source: Source) -> None:
 
 
 def kept_beside(model: Model) -> list[Any]:
-    """Load the specialists that a model was merged from, if they were kept; otherwise it stands for them itself."""
+    """Load the specialists that a model was merged from, if they were kept; otherwise it stands for them itself.
+
+    Of each, only classes that the model still has are kept: some may have been left out of it since.
+    """
     places = sorted(Path(model.name, KEPT).glob("[0-9]*"), key=lambda place: place.name.zfill(9))
-    specialists = [load(place) for place in places]
+    saved = [load_saved(place, [model.arch] if model.arch else []) for place in places]
+    common = [[name for name in one.names if name in model.names] for one in saved]
+    specialists = [one.keep(names) for one, names in zip(saved, common, strict=True) if names]
     known = {name for specialist in specialists for name in specialist.names}
     unknown = [name for name in model.names if name not in known]
     if specialists and unknown:

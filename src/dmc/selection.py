@@ -24,7 +24,6 @@ from dmc.processes import is_main, together
 from dmc.progress import progress
 
 AT_RANDOM = 0.3  # of the images: what teachers are unsure about is a part of what they know
-ASKED_AT_ONCE = 128
 SELECTED = "selected.json"
 SeenIn = Callable[[Batch], Tensor]  # tells how much of each class the teachers see in each image, N x T
 
@@ -46,11 +45,16 @@ def most_telling(seen_NT: Tensor, count: int, seed: int) -> list[int]:
     return sorted([*order_N[:telling].tolist(), *others[drawn].tolist()])
 
 
-def select(images: Source, count: int, transform: Transform, seen_in: SeenIn, seed: int, folder: Path) -> Source:
-    """Give `count` of the images: those that the folder names, or else those that teach most, which it then names."""
+def select(
+    images: Source, count: int, transform: Transform, seen_in: SeenIn, at_once: int, seed: int, folder: Path
+) -> Source:
+    """Give `count` of the images: those that the folder names, or else those that teach most, which it then names.
+
+    The teachers are asked about `at_once` images at a time.
+    """
     images, path = images.with_stable_names(), folder / SELECTED
     if is_main() and not path.exists():
-        names = _asked(images, count, transform, seen_in, seed)
+        names = _asked(images, count, transform, seen_in, at_once, seed)
         write_text(path, json.dumps({"checksum": digest(names), "names": names}, indent=0) + "\n")
     chosen = frozenset(together().agreed(_read(path) if is_main() else []))
     places = {place for place, name in enumerate(images.names()) if name in chosen}
@@ -67,13 +71,13 @@ def _read(path: Path) -> list[str]:
     return found.names
 
 
-def _asked(images: Source, count: int, transform: Transform, seen_in: SeenIn, seed: int) -> list[str]:
+def _asked(images: Source, count: int, transform: Transform, seen_in: SeenIn, at_once: int, seed: int) -> list[str]:
     """Ask the teachers about all images, and name those that teach most."""
     names: list[str] = []
     seen: list[Tensor] = []
     good = ((record, image) for record, image in decoded(images.records(), transform) if isinstance(image, Tensor))
     with progress(len(images), "selecting images") as bar:
-        while framed := list(islice(good, ASKED_AT_ONCE)):
+        while framed := list(islice(good, at_once)):
             names += [record.name for record, _ in framed]
             seen.append(seen_in(transform.batch(framed).to(pick_device())).half().cpu())  # many images, many classes
             bar.update(len(framed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import module_from_spec, spec_from_file_location
@@ -21,11 +22,19 @@ def blaming(path: Path) -> Iterator[None]:
 
 
 def run_file(path: Path) -> ModuleType:
-    """Run a Python file, and give what it defines as a module."""
-    spec = spec_from_file_location(path.stem, path)
+    """Run a Python file, and give what it defines as a module.
+
+    The module is known to Python under the file's path: a dataclass looks up the module that it is defined in.
+    """
+    name = str(path.resolve())
+    spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise DmcError(f"no such file: {path}")
-    module = module_from_spec(spec)
-    with blaming(path):
-        spec.loader.exec_module(module)
+    sys.modules[name] = module = module_from_spec(spec)
+    try:
+        with blaming(path):
+            spec.loader.exec_module(module)
+    except DmcError:
+        del sys.modules[name]
+        raise
     return module

@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from dmc.methods import METHODS, Learned, Lesson, Method, methods_named
 from dmc.metrics.incremental import Confusion, StreamScores
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile, strength_for
+from dmc.recipes.recipe import comparisons, load_recipes
 from tests.conftest import Answer, tiny, write_images
 
 Dmc = Callable[..., Answer]
@@ -321,9 +323,88 @@ def test_a_method_of_ones_own_is_one_file(dmc: Dmc, tmp_path: Path) -> None:
         ("x = 1", "must have one subclass of dmc.methods.Method with `learn`; it has 0"),
         (MINE.replace('"mine", "My', '"lwf", "My'), "there is a method 'lwf' already"),
         (MINE.replace('name, title = "mine", "My method"', "memory = 3"), "Mine needs a name and a title"),
+        (
+            MINE.replace("    def learn", '    kinds = ("classifier",)\n\n    def learn'),
+            "kinds of Mine are classes of models",
+        ),
     ):
         file.write_text(text)
         said = dmc(*command, "--methods", file)
         assert (said.code, said.err.count("\n")) == (2, 1)
         assert words in said.err
     assert f"no such file: {tmp_path}/gone.py" in dmc(*command, "--methods", tmp_path / "gone.py").err
+
+
+OWN = """
+from __future__ import annotations
+from dataclasses import dataclass
+from torch import nn
+
+@dataclass
+class Shape:
+    hidden: int = 4
+
+def make_network(num_classes):
+    hidden = Shape().hidden
+    return nn.Sequential(nn.Conv2d(1, hidden, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(hidden, num_classes))
+"""
+
+
+def test_a_network_of_ones_own_learns_group_after_group(dmc: Dmc, tmp_path: Path) -> None:
+    """Models of earlier groups are loaded again, and their code is run because the user has named it."""
+    file, out = tmp_path / "net.py", tmp_path / "b"
+    file.write_text(OWN)
+    said = dmc("bench", "digits", "--group-size", 5, "--profile", "smoke", "--orders", 1, "--set", "classes=10",
+               "--methods", "finetuning,inference-twice", "--set", f"arch={file}:make_network", "-o", out)  # fmt: skip
+    assert said.code == 0, said.err
+    assert "Finetuning" in said.out
+    assert "Inference twice" in said.out
+    assert json.loads((out / "order-0/finetuning/group-1/learned/model-0/config.json").read_text())["architecture"] == (
+        "net.py:make_network"
+    )
+
+
+def test_data_that_has_changed_is_not_mixed_with_what_was_learned_before(bench: Bench) -> None:
+    place = bench.folder / "order-0" / "groups.json"
+    place.parent.mkdir(parents=True)
+    place.write_text(json.dumps([["0", "1"], ["2", "3"]]))
+    assert "was begun with other classes (see groups.json): choose another folder" in bench.run_cell(
+        METHODS["finetuning"], 0
+    )
+    assert json.loads(place.read_text()) == [["0", "1"], ["2", "3"]]
+
+
+def test_a_setting_within_others_changes_it_alone() -> None:
+    whole = load_profile("paper", "cub200").preprocessing
+    smaller = load_profile("paper", "cub200", {"preprocessing": {"size": 112}}).preprocessing
+    assert whole is not None
+    assert whole.size == 224
+    assert smaller == replace(whole, size=112)
+
+
+def test_every_profile_of_a_recipe_leaves_classes_to_learn() -> None:
+    for name, recipe in load_recipes().items():
+        for profile in ("paper", "night", "lite", "smoke"):
+            for comparison in comparisons(recipe, profile, {}):
+                classes, size = comparison.profile.classes, comparison.group_size
+                assert comparison.profile.groups or classes is None or classes > size, (name, profile)
+
+
+def test_only_divergence_is_a_verdict_on_a_strength(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Bench, "run_cell", lambda *_: "training diverged: loss is not finite by step 3")
+    assert bench._trial(METHODS["ewc"], 0, 1.0, bench.folder / "trial") is None
+    monkeypatch.setattr(Bench, "run_cell", lambda *_: "out of memory")
+    with pytest.raises(DmcError, match="strength 1 could not be tried: out of memory"):
+        bench._trial(METHODS["ewc"], 0, 1.0, bench.folder / "trial")
+
+
+def test_a_method_keeps_only_what_it_watches(bench: Bench) -> None:
+    """The first group's model is watched for all methods; what MAS needs of that is nothing."""
+    stream = bench.open(0)
+    first = bench.first(stream, 0)
+    lesson = bench.lesson(stream, METHODS["mas"], 0, 0)
+    watching = {"ewc++": "fisher", "si": "path", "mas": ""}
+    assert {note.partition(".")[0] for note in first.notes} >= {"fisher", "path", "walk"}
+    for name, prefix in watching.items():
+        notes = METHODS[name].begin(first, lesson).notes
+        assert {note.partition(".")[0] for note in notes} == {"importance", *filter(None, [prefix])}

@@ -58,9 +58,13 @@ def test_a_missing_size_is_read_from_the_image(tmp_path: Path) -> None:
 def test_a_size_that_is_not_the_images_is_found_out(tmp_path: Path) -> None:
     turned = "<size><width>30</width><height>40</height></size>"
     source = open_annotated(voc_with(tmp_path, voc_object("cat", 1, 1, 9, 9), size=turned))
-    loader = open_loader(source, ShorterSide(64))
-    with pytest.raises(DmcError, match=r"a\.jpg does not have the size that its annotation gives, 30x40"):
-        next(loader.in_order(1))
+    for transform in (ShorterSide(64), ShorterSide(64, square=True)):  # a square has no shape of its own
+        with pytest.raises(DmcError, match=r"a\.jpg: it has 40x30 pixels, and its annotation is for 30x40"):
+            open_loader(source, transform)
+    smaller = "<size><width>20</width><height>15</height></size>"
+    resized = open_annotated(voc_with(tmp_path / "smaller", voc_object("cat", 1, 1, 9, 9), size=smaller))
+    batch = DetectionBatch.of(next(open_loader(resized, ShorterSide(60)).in_order(1)))
+    assert batch.boxes[0].tolist() == [[0, 0, 36, 36]]  # 9 of 20 pixels are 36 of 80
 
 
 def test_boxes_outside_are_cut_and_empty_ones_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -286,3 +290,13 @@ def test_images_that_do_not_fit_are_streamed(squares: Path) -> None:
     assert type(held) is not type(streamed)
     for ours, theirs in zip(held.in_order(7), streamed.in_order(7), strict=True):
         assert np.array_equal(ours.images_N3HW.numpy(), theirs.images_N3HW.numpy())
+
+
+def test_images_in_order_are_padded_as_each_is_alone(tmp_path: Path) -> None:
+    """What a network sees in padding must not depend on an image's neighbours."""
+    for i, size in enumerate([(96, 64), (64, 96), (64, 96), (64, 96), (96, 64)]):
+        Image.new("RGB", size).save(tmp_path / f"{i}.png")
+    source, transform = open_images(tmp_path), ShorterSide(64)
+    for loader in (open_loader(source, transform), open_loader(source, transform, memory=1000)):
+        shapes = [tuple(batch.images_N3HW.shape) for batch in loader.in_order(2)]
+        assert shapes == [(1, 3, 64, 96), (2, 3, 96, 64), (1, 3, 96, 64), (1, 3, 64, 96)]

@@ -12,17 +12,18 @@ import torch
 from torch import Tensor
 
 import dmc
+from dmc.config import DetectorConsolidateConfig
 from dmc.data.batch import Batch
 from dmc.data.preprocess import Preprocessing
 from dmc.distill.box_targets import LOWEST, at_anchors
-from dmc.distill.box_teachers import BoxTeachers
+from dmc.distill.box_teachers import BoxTeachers, side_by_side
 from dmc.distill.cache import AnswerCache
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.errors import DmcError
 from dmc.models.detector import Candidates, Detector, hidden
-from dmc.models.free_boxes import FreeBoxes, free_boxes
+from dmc.models.free_boxes import NOTHING, FreeBoxes, free_boxes
 from dmc.models.one_stage import Answers, OneStage, overlaps
-from dmc.tasks.detector_consolidation import DetectionDistillation
+from dmc.tasks.detector_consolidation import DetectionDistillation, DetectorConsolidation
 from tests.detectors import small, untrained
 from tests.distill.test_detection import Fixed, fixed
 
@@ -259,3 +260,40 @@ def test_impossible_boxes_are_refused_and_missing_finds_named(
     caplog.clear()
     dmc.check([good, sees("c", [[0.0, 0, 30, 30]], [[0.02]], 64)], unlabeled, **settings)
     assert "sees c finds nothing in 8 auxiliary images (no score above 5%)" in caplog.text
+
+
+def test_objects_are_found_beside_one_with_many_boxes() -> None:
+    """A detector without suppression finds the first object two hundred times before it finds the second."""
+    crowd = [[0.0, 0, 20 + i / 100, 20] for i in range(200)]
+    teacher = sees("a", [*crowd, [24.0, 24, 32, 32]], [*([[0.9]] * 200), [0.5]])
+    boxes_NM4, odds_NMK = teacher.candidates(IMAGES, [(32, 32)] * 2, 32, 4)
+    assert boxes_NM4[0, :2, 0].tolist() == [0, 24]
+    assert odds_NMK[0, :2, 0].sigmoid().tolist() == pytest.approx([0.9, 0.5])
+    assert (odds_NMK[0, 2:] == NOTHING).all()  # there are no more, only boxes that others hide
+
+
+def test_detectors_of_two_sizes_see_their_own_side_by_side() -> None:
+    small_one, large_one = small("a", seed=1), untrained("b", seed=2)
+    assert small_one.preprocessing.size != large_one.preprocessing.size
+    assert type(side_by_side([small_one, large_one])) is BoxTeachers
+    assert type(side_by_side([small_one, small("b", seed=2)])) is DetectorTeachers
+
+
+class Grey(Sightings):
+    """A detector that takes images of one channel."""
+
+    def forward(self, images_N3HW: Tensor) -> Answers:
+        assert images_N3HW.shape[1] == 1
+        return super().forward(images_N3HW)
+
+
+def test_a_detector_of_grey_images_sees_grey() -> None:
+    network = Grey([[0.0, 0, 8, 8]], [[0.9]])
+    detector = Detector(network, "a", Preprocessing(32, mean=(0.5,), std=(0.5,)), "sigmoid", name="thermal")
+    assert detector.detections(IMAGES, [(32, 32)] * 2)[0].scores_M.tolist() == pytest.approx([0.9])
+
+
+def test_a_teacher_that_wants_more_pixels_is_named(unlabeled: Path, caplog: pytest.LogCaptureFixture) -> None:
+    asked = DetectorConsolidateConfig.of({"weights": "random", "size": 64})
+    DetectorConsolidation([small("a"), sees("b", [[0.0, 0, 8, 8]], [[0.9]], size=96)], unlabeled, asked)
+    assert "sees b was made for images of 96 pixels and will see the student's, of 64, made larger" in caplog.text

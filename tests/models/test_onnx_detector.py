@@ -197,3 +197,20 @@ def test_files_that_find_something_else_than_boxes_are_refused(tmp_path: Path) -
     path = write(tmp_path, "yolo", said={"names": "{0: 'thing', 1: 'toy'}", "task": "obb"})
     with pytest.raises(DmcError, match=r"is made for 'obb', not for upright boxes \(detect\)"):
         dmc.load(path)
+
+
+def test_tensorflows_boxes_begin_with_the_top() -> None:
+    tables = {"boxes": [[0.1, 0.2, 0.3, 0.6]], "scores": [0.9], "classes": [0.0]}
+    for name, box in (("boxes", [0.1, 0.2, 0.3, 0.6]), ("detection_boxes:0", [0.2, 0.1, 0.6, 0.3])):
+        found = [Output(key.replace("boxes", name), np.array([table])) for key, table in tables.items()]
+        assert KNOWN["boxes-scores-labels"].finds(found, 2).boxes_NM4[0, 0] == pytest.approx(box)
+
+
+def test_class_names_of_a_file_are_numbered_from_0(tmp_path: Path) -> None:
+    def named(names: str) -> Path:
+        return write(tmp_path, "yolo", said={"names": names, "stride": "32", "imgsz": "[64, 64]"})
+
+    assert dmc.load(named("{0: 'thing', 1: 'toy'}")).names == ("thing", "toy")
+    for names in ("{1: 'thing', 2: 'toy'}", "{0: 'thing', 2: 'toy'}"):
+        with pytest.raises(DmcError, match="does not tell its classes"):
+            dmc.load(named(names))

@@ -15,15 +15,17 @@ from torch import Tensor
 from torchvision.ops import remove_small_boxes
 
 import dmc
-from dmc.config import DetectorConsolidateConfig
+from dmc.config import DetectorConsolidateConfig, NetworkConfig
 from dmc.data.detection_batch import ShorterSide
 from dmc.data.fitting import fitted
+from dmc.data.open import open_images
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
 from dmc.models.one_stage import Answers, OneStage
 from dmc.models.ssd import SsdDetector
+from dmc.tasks.detection import Detection
 from dmc.tasks.detector_consolidation import DetectorConsolidation
 from tests.detectors import small
 
@@ -143,3 +145,18 @@ def test_an_ssd300_sees_300_pixels_whatever_its_teachers_see(unlabeled: Path, ca
     assert "small-0, small-1 will see images that are squeezed into squares" in caplog.text
     with pytest.raises(DmcError, match="has its anchors where they are for images of 300 pixels: leave size out"):
         Detector.untrained("ssd300_vgg16", "ab", Preprocessing(320), weights=None)
+
+
+def test_an_ssdlite_begins_at_random_unless_asked_otherwise(unlabeled: Path) -> None:
+    """There are no ImageNet weights for its network."""
+    lite = [Detector.untrained("ssdlite320_mobilenet_v3_large", name, weights=None) for name in "ab"]
+    assert DetectorConsolidation(lite, unlabeled).config.weights is None
+    chosen = Detection().network_for(open_images(unlabeled), NetworkConfig(arch="ssdlite320_mobilenet_v3_large"))
+    assert chosen.weights is None
+    assert Detection().network_for(open_images(unlabeled), NetworkConfig(arch="ssd300_vgg16")).weights == "imagenet"
+
+
+def test_a_name_with_its_library_is_the_same_network(unlabeled: Path) -> None:
+    asked = DetectorConsolidateConfig.of({"arch": "torchvision:ssd300_vgg16", "weights": "random"})
+    student = DetectorConsolidation([small("a"), small("b", seed=1)], unlabeled, asked).student
+    assert (student.arch, student.preprocessing.size) == ("ssd300_vgg16", 300)

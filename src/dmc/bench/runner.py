@@ -49,6 +49,7 @@ from dmc.models.model import Model
 from dmc.recipes.profile import Profile, strength_for
 from dmc.seeds import seed_for
 from dmc.training.labeled import fit_labeled
+from dmc.training.loop import DIVERGED
 from dmc.training.run_folder import made
 
 log = logging.getLogger("dmc")
@@ -190,7 +191,9 @@ class Bench:
 
     def _learn_all(self, given: Method, order: int, folder: Path) -> None:
         """Teach the method one group after the other, and measure and save what it learned after each."""
-        stream = self.open(order, given.needs_aux(self.profile))
+        stream, begun = self.open(order, given.needs_aux(self.profile)), self.groups(order)
+        if begun and begun != [list(group) for group in stream.groups]:
+            raise DmcError(f"{self.folder} was begun with other classes (see {GROUPS}): choose another folder")
         write_text(folder.parent / GROUPS, json.dumps(stream.groups, indent=2) + "\n")
         for i, _ in enumerate(stream.groups):
             method = deepcopy(given)  # so that it remembers nothing but what it returns
@@ -202,8 +205,8 @@ class Bench:
             if i == 0:
                 method.begin(self.first(stream, order), lesson).save(place / "learned")
             else:
-                method.learn(Learned.load(folder / f"group-{i - 1}" / "learned"), lesson).save(place / "learned")
-            learned = Learned.load(place / "learned")  # only what was saved goes on, as after a kill
+                method.learn(self.load(folder / f"group-{i - 1}" / "learned"), lesson).save(place / "learned")
+            learned = self.load(place / "learned")  # only what was saved goes on, as after a kill
             require_budget(method, learned)
             model, names = method.predictor(learned), stream.so_far(i)
             asked = [name for name in names if name in model.classes.names] if method.is_part else names
@@ -213,6 +216,10 @@ class Bench:
             write_text(place / MADE, json.dumps(how, indent=2) + "\n")
             measured.save(place)  # last: it marks the group as finished
             log.info(f"{method.name}, order {order}: {kind.metric} {measured.of(asked):.1%} of {len(asked)} classes")
+
+    def load(self, folder: Path) -> Learned:
+        """Load what was learned; networks that the profile names may be code."""
+        return Learned.load(folder, [self.profile.network.arch, self.profile.new_network.arch])
 
     def strength(self, method: Method, order: int) -> float:
         """Give the strength of a method's regulariser: as set, tuned, or the appendix's; 0 where it has none."""
@@ -225,12 +232,14 @@ class Bench:
         return tuned(method.name, usual, folder, lambda strength, place: self._trial(method, order, strength, place))
 
     def _trial(self, method: Method, order: int, strength: float, folder: Path) -> float | None:
-        """Give the accuracy on held-out training images of the first two groups; None if the training failed."""
+        """Give the accuracy on held-out training images of the first two groups; None if the training diverged."""
         common, strengths = self.folder / "tuning", {method.name: strength}
         trial = replace(self, folder=folder, common=common, tune=False, strengths=strengths, validating=True)
-        trial.run_cell(method, order)
+        reason = trial.run_cell(method, order)
         found = trial.finished(method.name, order)
-        return found.final if found else None  # None: it diverged
+        if found is None and not reason.startswith(DIVERGED):  # what may succeed another time is no verdict
+            raise DmcError(f"strength {strength:g} could not be tried: {reason}")
+        return found.final if found else None
 
     def lesson(self, stream: ClassStream, method: Method, order: int, i: int) -> Lesson:
         """Give all that a method may see. Its images are in a list of their own, from which no way leads to others."""
@@ -259,7 +268,7 @@ class Bench:
             sweep(*folder.glob("learned/**/"))
             if not (folder / "learned" / "learned.json").exists():
                 self._train_first(stream.train.keep(names), order, folder)
-        return Learned.load(folder / "learned")
+        return self.load(folder / "learned")
 
     def _train_first(self, data: Source, order: int, folder: Path) -> None:
         """Train the first group's model, and save it with the notes of all trackers."""

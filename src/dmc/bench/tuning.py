@@ -15,7 +15,9 @@ from dmc.files import write_text
 from dmc.locks import locked, sweep
 
 FACTORS = (0.01, 0.1, 1, 10, 100)  # times the usual strength: what is tried
-Trial = Callable[[float, Path], float | None]  # gives the accuracy at a strength, tried in a folder; None if it failed
+Trial = Callable[
+    [float, Path], float | None
+]  # gives the accuracy at a strength, tried in a folder; None if it diverged
 
 
 class SavedAccuracies(RootModel[dict[Annotated[float, Field(strict=False)], float]]):

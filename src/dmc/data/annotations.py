@@ -65,7 +65,8 @@ class DetectionImages(Source):
         for i in permuted(range(len(self)), seed):
             scene = self.images[i]
             name = str(scene.image) if isinstance(scene.image, Path) else f"{self.name}[{i}]"
-            yield Record(scene.image, UNLABELED, name, scene.objects)
+            size = (scene.objects.width, scene.objects.height)
+            yield Record(scene.image, UNLABELED, name, scene.objects, size)
 
     def keep(self, names: Iterable[str], empty: bool = False) -> DetectionImages:
         """Keep the objects of these classes, and the images that show one to learn; with `empty`, keep all images."""

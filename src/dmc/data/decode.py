@@ -42,6 +42,7 @@ CHUNK = (
 )
 CHUNK_BYTES = 2**20  # of their pixels
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # PostScript, say, is a program and not an image
+ROUNDED = 0.02  # how far the proportions of an image may be off by its being resized
 MOST_PIXELS = 10**8  # of an image that is decoded whole: 13 bytes each, for an odd colour mode, are 1.3 GB
 MOST_REDUCED = 2**29  # of a JPEG that is decoded at a fraction of its size
 MANY_PIXELS = 2**25  # images with more, decoded whole, take turns
@@ -203,10 +204,19 @@ def upright_size(image: Image.Image) -> tuple[int, int]:
     return (image.height, image.width) if lies_down else image.size
 
 
+def require_shape(size: tuple[int, int], annotated: tuple[int, int]) -> None:
+    """Refuse an image of another shape than it was annotated in; it may have been resized since."""
+    (width, height), (wide, tall) = size, annotated
+    if abs(width * tall / (height * wide) - 1) > ROUNDED:
+        raise DmcError(f"it has {width}x{height} pixels, and its annotation is for {wide}x{tall}")
+
+
 def decode(record: Record, transform: Transform) -> Tensor:
     """Decode a record into uint8 pixels, or raise `DecodeError`."""
     try:
         with opened(record) as image, turn if _is_heavy(image) else nullcontext():
+            if record.annotated_size is not None:
+                require_shape(upright_size(image), record.annotated_size)
             return transform(image)
     except UnidentifiedImageError:
         raise DecodeError(record.name, "it is not an image") from None

@@ -17,7 +17,6 @@ from dmc.data.decode import RESAMPLING, upright_rgb
 from dmc.data.fitting import MULTIPLE, framed
 from dmc.data.preprocess import Interpolation
 from dmc.data.sources import Record
-from dmc.errors import DmcError
 
 LONGEST = 1333 / 800  # limit of the longer side, in multiples of `size`; a longer image is made smaller
 
@@ -111,7 +110,7 @@ class ShorterSide:
         return (self.size, self.size) if self.square else framed((int(image.shape[1]), int(image.shape[2])))
 
     def batch(self, framed: Sequence[tuple[Record, Tensor]], frame: tuple[int, int] | None = None) -> DetectionBatch:
-        """Pad resized images to one frame, and scale their boxes with them; refuse an annotation of another size."""
+        """Pad resized images to one frame, and scale their boxes with them."""
         images = [image for _, image in framed]
         sizes = [(int(image.shape[1]), int(image.shape[2])) for image in images]
         height, width = frame or map(max, zip(*map(self.frame, images), strict=True))
@@ -124,10 +123,6 @@ class ShorterSide:
                 boxes.append(torch.zeros((0, 4)))
                 labels.append(torch.zeros(0, dtype=torch.long))
                 continue
-            wide, tall = self.shape(found.width, found.height)
-            if max(abs(image.shape[2] - wide), abs(image.shape[1] - tall)) > 2:  # more than rounding explains
-                said = f"{found.width}x{found.height}"
-                raise DmcError(f"{record.name} does not have the size that its annotation gives, {said}")
             scale = torch.tensor([image.shape[2] / found.width, image.shape[1] / found.height] * 2)
             easy_M = ~found.difficult_M  # difficult objects are not trained on
             boxes.append(torch.from_numpy(found.boxes_M4[easy_M]) * scale)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
-from itertools import count, islice
+from itertools import count, groupby, islice
 
 import torch
 from torch import Tensor
@@ -146,8 +146,7 @@ class ListLoader(ImageLoader):
         return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
-        for part in even_parts(self.count, batch_size):
-            yield self.transform.batch(self.framed[part])
+        return by_frame(self.framed, self.transform, batch_size)
 
 
 class StreamLoader(ImageLoader):
@@ -206,11 +205,17 @@ class StreamLoader(ImageLoader):
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
         good = _decodable(self.source, self.transform, self.skipped, self.workers)
-        for step in range(self.steps(batch_size)):
-            start, stop = self.bounds(step, batch_size)
-            framed = list(islice(good, stop - start))
-            if framed:
-                yield self.transform.batch(framed)
+        return by_frame(good, self.transform, batch_size)
+
+
+def by_frame(framed: Iterable[tuple[Record, Tensor]], transform: Transform, batch_size: int) -> Iterator[Batch]:
+    """Batch images in their order. Where the frame changes a batch ends.
+
+    Some networks look at padding, and should answer about an image in a batch as they do about it alone.
+    """
+    for _, alike in groupby(framed, lambda one: transform.frame(one[1])):
+        while batch := list(islice(alike, batch_size)):
+            yield transform.batch(batch)
 
 
 def even_parts(count: int, batch_size: int) -> list[slice]:

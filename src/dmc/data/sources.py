@@ -35,6 +35,7 @@ class Record(NamedTuple):
     label: int
     name: str
     annotation: Any = None  # its annotation, in the form of its kind of model: `Objects` for detectors
+    annotated_size: tuple[int, int] | None = None  # width and height that the annotation was made for
     part: tuple[int, int, int, int] | None = None  # left, top, right, bottom of the part to look at; None: all of it
 
 

@@ -25,8 +25,9 @@ MOST_FINDS = 100  # of one teacher in one image; at most half as many as anchors
 
 
 def side_by_side(detectors: Sequence[Detector]) -> DetectorTeachers:
-    """Group detectors to find objects together, whatever their anchors are."""
-    return DetectorTeachers(detectors) if same_anchors(detectors) else BoxTeachers(detectors)
+    """Group detectors to find objects together, whatever their anchors are, and the size of their images."""
+    alike = len({one.preprocessing.size for one in detectors}) == 1 and same_anchors(detectors)
+    return DetectorTeachers(detectors) if alike else BoxTeachers(detectors)
 
 
 class BoxTeachers(DetectorTeachers):
@@ -57,9 +58,9 @@ class BoxTeachers(DetectorTeachers):
 
     def kept(self) -> list[Kept]:
         """Keep what is taught at the anchors of such a student."""
-        return [
-            one._replace(key={**one.key, "student": [self.learner.arch, self.transform.size]}) for one in super().kept()
-        ]
+        fits = [teacher.network.fit for teacher in self.specialists]  # which neither weights nor settings tell
+        more = {"student": [self.learner.arch, self.transform.size], "fits": fits}
+        return [one._replace(key={**one.key, **more}) for one in super().kept()]
 
     def each(self, images_N3HW: Tensor, sizes: Sequence[Size] | None = None) -> list[Candidates]:  # type: ignore[override]
         """Give every teacher's most probable boxes."""

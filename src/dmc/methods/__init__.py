@@ -83,7 +83,8 @@ def method_named(name: str) -> Method:
 
 def _from_file(path: Path) -> Method:
     """Load the one method of a user's file and add it to the others."""
-    own = [thing for thing in vars(run_file(path)).values() if getattr(thing, "__module__", None) == path.stem]
+    module = run_file(path)
+    own = [thing for thing in vars(module).values() if getattr(thing, "__module__", None) == module.__name__]
     found = [thing for thing in own if isinstance(thing, type) and issubclass(thing, Method) and not isabstract(thing)]
     if len(found) != 1:
         raise DmcError(f"{path} must have one subclass of dmc.methods.Method with `learn`; it has {len(found)}")
@@ -91,7 +92,9 @@ def _from_file(path: Path) -> Method:
         method: Method = found[0]()
     if not (getattr(method, "name", "") and getattr(method, "title", "")):
         raise DmcError(f"{path}: {found[0].__name__} needs a name and a title")
-    if type(METHODS.get(method.name, method)).__module__ != path.stem:
+    if not all(isinstance(kind, type) and issubclass(kind, Model) for kind in method.kinds):
+        raise DmcError(f"{path}: kinds of {found[0].__name__} are classes of models, such as (dmc.Specialist,)")
+    if type(METHODS.get(method.name, method)).__module__ != module.__name__:
         raise DmcError(f"{path}: there is a method {method.name!r} already")
     if method.name not in METHODS:
         METHODS[method.name], OWN_FILES[method.name] = method, path.resolve()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +24,7 @@ from dmc.documents import Document, read_result
 from dmc.errors import DmcError, reason_of
 from dmc.files import digest, regular_size, replacing, write_text
 from dmc.locks import locked
-from dmc.models.load import load
+from dmc.models.load import load_saved
 from dmc.models.model import AnyModel, Model
 from dmc.recipes.profile import Profile
 from dmc.tasks import task_of
@@ -73,15 +73,15 @@ class Learned:
         write_text(folder / "learned.json", json.dumps({"models": len(self.specialists)}))  # last: it says all is saved
 
     @classmethod
-    def load(cls, folder: Path) -> Learned:
-        """Load what was saved in a folder."""
+    def load(cls, folder: Path, archs: Iterable[str] = ()) -> Learned:
+        """Load what was saved in a folder; `archs` are the user's networks, which may be code."""
         count, path = read_result(folder / "learned.json", SavedCount).models, folder / "notes.safetensors"
         try:
             regular_size(path)
             notes = load_file(path)
         except (SafetensorError, OSError) as error:
             raise DmcError(f"cannot read {path}: {reason_of(error)}") from None
-        return cls([load(folder / f"model-{i}") for i in range(count)], notes)
+        return cls([load_saved(folder / f"model-{i}", archs) for i in range(count)], notes)
 
 
 class Method(ABC):

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from dmc.beginning import gently
 from dmc.config import RESUMED
 from dmc.methods.base import Learned, Lesson, fitted, specialist_for
 from dmc.methods.dmc import DMC
@@ -35,8 +36,7 @@ class DMCPlusPlus(DMC):
 def grown_specialist(old: Any, lesson: Lesson) -> Any:
     """Train the model of the new classes from the old model's weights on, at half of the learning rate."""
     profile = lesson.profile
-    gentle = profile.specialist.changed({"lr": profile.specialist.lr / 2})
     new = profile.task.untrained(lesson.data, profile.new_network, profile.preprocessing, None, lesson.seed)
     new.begin_as(old)
-    gently = replace(lesson, profile=profile.changed({"specialist": gentle}))
-    return fitted(new, gently, "specialist", begins_as=old.fingerprint)
+    gentle = replace(lesson, profile=profile.changed({"specialist": gently(profile.specialist)}))
+    return fitted(new, gentle, "specialist", begins_as=old.fingerprint)

@@ -127,10 +127,10 @@ class ImportanceMethod(Method):
         return Penalty(under("importance.", notes), lesson.strength, stiffest(lesson.profile.specialist))
 
     def begin(self, first: Learned, lesson: Lesson) -> Learned:
-        watched = (tracker.tensors for tracker in self.trackers(first.specialists[0].module, {}))
-        if not first.notes.keys() >= {key for tensors in watched for key in tensors}:
+        watched = [key for tracker in self.trackers(first.specialists[0].module, {}) for key in tracker.tensors]
+        if not first.notes.keys() >= {*watched}:
             raise DmcError(f"the first model here was trained without {self.name}'s trackers: choose another folder")
-        notes = {key: note.to(pick_device()) for key, note in first.notes.items()}
+        notes = {key: first.notes[key].to(pick_device()) for key in watched}
         return self.concluded(Learned([s.to(pick_device()) for s in first.specialists], notes), lesson)
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:

@@ -88,6 +88,10 @@ class ArchitectureSource(ABC):
         """Give the preprocessing that the architecture was designed for."""
         return Preprocessing()
 
+    def usual_weights(self, arch: str) -> str | None:
+        """Give the initial weights that help most: ImageNet's, where there are any."""
+        return "imagenet" if self.has_imagenet_weights else None
+
     def only_size(self, arch: str) -> int | None:
         """Give the size of images that a network is bound to; None: it takes others, too."""
         return None

@@ -14,11 +14,13 @@ from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, first_line
 from dmc.metrics.average_precision import Detections
 from dmc.models.architecture_source import Architectures, Listed
+from dmc.models.free_boxes import NOTHING
 from dmc.models.model import Model
 from dmc.models.one_stage import Answers, DetectorNetwork, OneStage, gathered, overlaps
 
 MIN_SCORE, CANDIDATES, MAX_DETECTIONS, NMS = 0.05, 1000, 300, 0.5
-CROWD, LOOSE = 3, 0.7  # boxes that are compared for each that is taken, and the overlap at which two are nearly equal
+CROWD, LEAST_CROWD = 3, 300  # boxes that are compared for each that is taken, and at least
+LOOSE = 0.7  # the overlap at which two are nearly equal
 Decode = Callable[[Tensor, Tensor], Tensor]  # turns box offsets and their anchors into corners in pixels
 
 
@@ -97,7 +99,7 @@ class Detector(Model):
 
     def blank(self) -> Tensor:
         blank = self.transform.blank().to(self.device)
-        return self.preprocessing.normalised(self.fitted(blank, [(blank.shape[2], blank.shape[3])]).images_N3HW)
+        return self._seen(self.fitted(blank, [(blank.shape[2], blank.shape[3])]).images_N3HW)
 
     def fitted(self, images_N3HW: Tensor, sizes: Sequence[Size], shown: int | None = None) -> Fitted:
         """Fit images to what the network was made for; they have `shown` pixels on the shorter side (None: its own)."""
@@ -117,7 +119,11 @@ class Detector(Model):
 
     def answers(self, images_N3HW: Tensor) -> Answers:
         """Give logits and boxes for each anchor of uint8 RGB images, which have one shape."""
-        return self.answered(self.preprocessing.normalised(images_N3HW.to(self.device)))
+        return self.answered(self._seen(images_N3HW.to(self.device)))
+
+    def _seen(self, images_N3HW: Tensor) -> Tensor:
+        """Normalise images, in grey if the network sees them so."""
+        return self.preprocessing.normalised(self.preprocessing.coloured(images_N3HW))
 
     def answered(self, seen_N3HW: Tensor) -> Answers:
         """Give logits and boxes for each anchor of images as the network sees them."""
@@ -155,12 +161,15 @@ class Detector(Model):
             seen = self.fitted(images_N3HW, sizes, shown)
             answers = self.answers(seen.images_N3HW)
             scores_NAK = self.scores(answers)
-            peaks_NA, places_NA = scores_NAK.amax(dim=2).topk(min(CROWD * count, scores_NAK.shape[1]), dim=1)
+            crowd = min(max(CROWD * count, LEAST_CROWD), scores_NAK.shape[1])
+            peaks_NA, places_NA = scores_NAK.amax(dim=2).topk(crowd, dim=1)
             offsets_MB = gathered(answers.boxes_NAB, places_NA).flatten(0, 1)
             boxes_M4 = self.network.decoded(offsets_MB, answers.anchors_A4[places_NA.flatten()])
             boxes_NA4 = seen.back(boxes_M4.view(*places_NA.shape, 4))
             odds_NAK = gathered(scores_NAK, places_NA).logit(eps=1e-6)
-            alone_NA = peaks_NA.masked_fill(hidden(boxes_NA4, odds_NAK.argmax(dim=2)), 0)
+            hidden_NA = hidden(boxes_NA4, odds_NAK.argmax(dim=2))
+            odds_NAK = odds_NAK.masked_fill(hidden_NA[..., None], NOTHING)  # where boxes are few, these are taken, too
+            alone_NA = peaks_NA.masked_fill(hidden_NA, 0)
             best_NM = alone_NA.topk(min(count, alone_NA.shape[1]), dim=1).indices
             return Candidates(gathered(boxes_NA4, best_NM), gathered(odds_NAK, best_NM))
 

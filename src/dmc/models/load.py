@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +23,7 @@ from dmc.models.model import MODELS, Model
 from dmc.models.onnx_file import OnnxFile
 from dmc.models.onnx_network import OnnxNetwork
 from dmc.models.specialist import Specialist
+from dmc.models.user_network import named_code
 from dmc.models.weights import MODEL_FILES, load_weights, read_weights, require_outputs, weights_in
 from dmc.specs import refuse, split_spec
 
@@ -56,6 +57,11 @@ def load(
     own = (*SETTINGS, *onnx_detector.SETTINGS, *kind.architectures.settings)
     split_spec(str(source), own)  # refuses settings of other kinds
     return given.model(kind, trained, path)
+
+
+def load_saved(folder: Path, named: Iterable[str]) -> Model:
+    """Load a model that a run saved. If its network is code, it is run if it is among the architectures `named`."""
+    return load(folder, arch=named_code(_read_config(folder, str(folder)).architecture, named))
 
 
 def class_for(arch: str) -> type[Model]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from dmc.data.fitting import Fit
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
-from dmc.models.free_boxes import NOTHING, FreeBoxes, free_boxes
+from dmc.models.free_boxes import FreeBoxes, free_boxes
 from dmc.models.one_stage import Answers
 from dmc.models.onnx_file import IMAGENET, OnnxFile
 from dmc.models.onnx_layouts import Finds, Layout, Output, in_shares, layout_of, outside
@@ -61,7 +61,7 @@ class OnnxDetector(OnnxModule, FreeBoxes):
         boxes_NM4, scores_NMK = (torch.from_numpy(np.stack(part)) for part in zip(*finds, strict=True))
         if self.shares:
             boxes_NM4 = boxes_NM4 * torch.tensor([images_N3HW.shape[3], images_N3HW.shape[2]] * 2)
-        odds_NMK = scores_NMK.logit(eps=1e-6).clamp_min(NOTHING)
+        odds_NMK = scores_NMK.logit(eps=1e-6)
         return free_boxes(boxes_NM4.to(images_N3HW.device), odds_NMK.to(images_N3HW.device))
 
 

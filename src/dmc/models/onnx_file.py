@@ -272,8 +272,10 @@ def _listed(values: Sequence[ValueInfoProto], what: str) -> str:
 
 
 def _as_labels(text: str) -> list[Any]:
-    """Read class names: a list, or a dict from numbers to names, as JSON or as Python writes it; else none."""
+    """Read class names: a list, or a dict from 0, 1, 2, ... to names, as JSON or as Python writes it; else none."""
     found = _literal(text)
+    if isinstance(found, dict) and {*map(str, found)} != {*map(str, range(len(found)))}:
+        return []  # whether the network's first output is number 0 is not said
     try:
         return list(labels_in({"label_names": found})) if isinstance(found, list | tuple | dict) else []
     except ValueError:  # a dict of something else

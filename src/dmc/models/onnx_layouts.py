@@ -165,6 +165,8 @@ class BoxesScoresLabels(Layout):
         parts = self._parts(outputs)
         assert parts is not None
         boxes, scores, labels = (part.floats for part in parts)
+        if "detection_boxes" in parts[0].name.lower():  # TensorFlow's, which begin with the top
+            boxes = boxes[..., [1, 0, 3, 2]]
         if boxes.ndim == 2:  # of the only image
             boxes, scores, labels = boxes[None], scores[None], labels[None]
         return pooled(boxes, spread(scores, labels, classes))

@@ -102,9 +102,12 @@ class SsdFamily(DetectorFamily):
     def preprocessing(self, arch: str) -> Preprocessing:
         return IMAGES[arch]
 
+    def usual_weights(self, arch: str) -> str | None:
+        return "imagenet" if self.bare(arch) == VGG else None
+
     def only_size(self, arch: str) -> int | None:
         # torchvision has its anchors a fixed number of pixels apart, which fits the features of such images alone.
-        return IMAGES[VGG].size if arch == VGG else None
+        return IMAGES[VGG].size if self.bare(arch) == VGG else None
 
 
 def _filled_vgg(arch: str, weights: str) -> nn.Module:

@@ -7,7 +7,7 @@ A saved model has a copy of the file beside its weights. The copy is run only if
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,15 @@ class UserNetworks(ClassifierSource):
         if copy.is_file() and copy.read_bytes() != file.read_bytes():
             raise DmcError(f"{file} and {copy} differ; say which one to run by its whole path")
         return given
+
+
+def named_code(saved_as: str, named: Iterable[str]) -> str | None:
+    """Find the user's name for a saved network's code, `../net.py:make` for `net.py:make`; None if there is none."""
+    for name in named:
+        file, function = _parts(name)
+        if file.suffix == ".py" and f"{file.name}:{function}" == saved_as:
+            return name
+    return None
 
 
 def _parts(arch: str) -> tuple[Path, str]:

@@ -136,7 +136,8 @@ def load_profile(name: str, stream: str, *changes: Mapping[str, Any]) -> Profile
             if key in Schedule.model_fields:
                 raise DmcError(f"setting {key} is a schedule's: write specialist.{key} or consolidation.{key}")
             if key not in SECTIONS:
-                settings[key] = value
+                inner = layer in changes and isinstance(value, Mapping) and isinstance(settings.get(key), Mapping)
+                settings[key] = {**settings[key], **value} if inner else value  # preprocessing.size=64 leaves the rest
             elif isinstance(value, Mapping):
                 schedules[key] |= value
             else:

@@ -117,8 +117,11 @@ class DetectorConsolidation(Consolidation[Detector]):
         self.teachers = DetectorTeachers(teachers, config.centring, config.anchors)
         if config.weighting == "confidence" and self.teachers.centring == "per-teacher":
             raise DmcError("centred logits do not tell how sure a teacher is: choose weighting=even or centring=none")
+        arch = self._student_arch(teachers, config)
         chosen = {
-            "weights": "imagenet" if config.weights == AUTO else config.weights,
+            "weights": Detector.architectures.find(arch).usual_weights(arch)
+            if config.weights == AUTO
+            else config.weights,
             "centring": self.teachers.centring,
         }
         super().__init__(aux, config.changed(chosen), schedule)
@@ -146,6 +149,12 @@ class DetectorConsolidation(Consolidation[Detector]):
         self.config = self.config.changed({"matching": matching})
         if matching == "boxes":
             self.teachers = BoxTeachers(teachers, self.student, self.config.centring, self.config.anchors)
+            for teacher in teachers:
+                if teacher.preprocessing.size > self.transform.size:
+                    log.warning(
+                        f"{teacher.name} was made for images of {teacher.preprocessing.size} pixels and will see the "
+                        f"student's, of {self.transform.size}, made larger: small objects escape it; size sets how many"
+                    )
             squeezed = [one.name for one in teachers if one.network.fit != "stretch"] if self.transform.square else []
             if squeezed:
                 log.warning(
@@ -163,8 +172,12 @@ class DetectorConsolidation(Consolidation[Detector]):
                     f"{self.transform.size}: all models must see the same pixels, anchor by anchor; size sets how many"
                 )
 
+    @staticmethod
+    def _student_arch(teachers: Sequence[Detector], config: DetectorConsolidateConfig) -> str:
+        return Detector.architectures.known(config.arch or teachers[0].require_arch())
+
     def _new_student(self, teachers: Sequence[Detector]) -> Detector:
-        arch = self.config.arch or teachers[0].require_arch()
+        arch = self._student_arch(teachers, self.config)
         alike = next((d.preprocessing for d in teachers if d.arch == arch), Detector.architectures.preprocessing(arch))
         usual = Detector.architectures.find(arch).only_size(arch) or self.teachers.transform.size
         preprocessing = replace(alike, size=self.config.size or usual)

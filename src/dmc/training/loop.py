@@ -31,6 +31,8 @@ from dmc.training.run_folder import Position, Run
 from dmc.training.step import Step, TooLargeError, explained
 from dmc.training.stopping import Stopped, StopSignals
 
+DIVERGED = "training diverged"  # how the error about it begins
+
 
 def fit(
     module: nn.Module,
@@ -118,7 +120,7 @@ def require_finite(at: Position, module: nn.Module | None) -> None:
     if module and not all(bool(part.isfinite().all()) for part in (*module.parameters(), *statistics)):
         broken.append("a weight")
     if broken:
-        raise DmcError(f"training diverged: {broken[0]} is not finite by step {at.step}; lower the learning rate")
+        raise DmcError(f"{DIVERGED}: {broken[0]} is not finite by step {at.step}; lower the learning rate")
 
 
 def step_cost(
