@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -9,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dmc.data.annotations import Objects
+from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch
 from dmc.data.loader import ImageLoader
 from dmc.distill.box_teachers import joined
@@ -37,8 +39,7 @@ class DetectorAgreement:
         found: list[Detections] = []
         truth: list[Objects] = []  # what all are sure of: an object that several know is there once
         of_each: list[list[Objects]] = [[] for _ in teachers.union.columns]
-        sample = islice(loader.batches(seed_for(0, "sample"), BATCH), min(SAMPLE // BATCH, loader.steps(BATCH)))
-        for batch in map(DetectionBatch.of, sample):
+        for batch in map(DetectionBatch.of, sample(loader)):
             images_N3HW = batch.images_N3HW.to(student.device)
             found += student.detections(images_N3HW, batch.sizes)
             theirs = teachers.finds(images_N3HW, batch.sizes)
@@ -54,6 +55,11 @@ class DetectorAgreement:
         names = enumerate(teachers.union.names)
         answers = {name: (int((labels_M == i).sum()), int((mine_M == i).sum())) for i, name in names}
         return cls(len(found), objects, means, alarms, answers)
+
+
+def sample(loader: ImageLoader) -> Iterator[Batch]:
+    """Give some auxiliary images from all over the set."""
+    return islice(loader.batches(seed_for(0, "sample"), BATCH), min(SAMPLE // BATCH, loader.steps(BATCH)))
 
 
 def mean_precision(found: list[Detections], truth: list[Objects]) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import islice
 from math import isnan
 from typing import Any
 
@@ -23,7 +22,7 @@ from dmc.data.sources import Source
 from dmc.device import pick_device
 from dmc.distill.balance import HALF
 from dmc.distill.box_teachers import BoxTeachers
-from dmc.distill.detector_agreement import BATCH, SAMPLE, SURE, DetectorAgreement
+from dmc.distill.detector_agreement import SURE, DetectorAgreement, sample
 from dmc.distill.detector_teachers import DetectorTeachers, same_anchors, unlike
 from dmc.distill.losses import loss_named, loss_of_each, weighted_mean
 from dmc.distill.scene_labels import SceneLabels
@@ -31,7 +30,6 @@ from dmc.distill.survey import survey
 from dmc.errors import DmcError
 from dmc.models.detector import MIN_SCORE, Detector
 from dmc.models.one_stage import Answers, gathered
-from dmc.seeds import seed_for
 from dmc.training.findings import Findings, Measure
 from dmc.training.objective import Objective
 
@@ -242,8 +240,7 @@ class DetectorConsolidation(Consolidation[Detector]):
     def prepare(self, loader: ImageLoader) -> None:
         """Look at what teachers of any kind find in some images, before they teach it."""
         if isinstance(self.teachers, BoxTeachers):
-            sample = islice(loader.batches(seed_for(0, "sample"), BATCH), min(SAMPLE // BATCH, loader.steps(BATCH)))
-            self._survey(self.teachers, (batch.to(pick_device()) for batch in sample))
+            self._survey(self.teachers, (batch.to(pick_device()) for batch in sample(loader)))
 
     def _survey(self, teachers: BoxTeachers, batches: Iterable[Batch]) -> None:
         for teacher, seen in zip(teachers.specialists, survey(teachers, batches), strict=True):
