@@ -17,6 +17,7 @@ from statistics import median
 import torch
 
 from dmc.data.batch import Batch
+from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.models.detector import Detector
 from dmc.models.pyramids import IMAGENET
@@ -48,8 +49,8 @@ def main() -> None:
         )
         for names in ("abcdefghij", "abcde", "fghij")
     )
-    teachers = DetectorTeachers(detectors)
-    plain = DetectorTeachers(detectors)
+    teachers = AnchorTeachers(detectors)
+    plain = AnchorTeachers(detectors)
     teachers.fold()
     task = DetectionDistillation(student, teachers, "l2", 1.0)
     student.to(torch.device("cpu")).module.train()

@@ -34,9 +34,9 @@ from torch.utils.flop_counter import FlopCounterMode
 import dmc
 from dmc.config import CONSOLIDATION, ClassifierConsolidateConfig
 from dmc.data.batch import Batch
+from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.box_teachers import BoxTeachers
 from dmc.distill.cache import AnswerCache
-from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.estimate import cost_of, some_batches
 from dmc.models.detector import Detector
 from dmc.models.pyramids import IMAGENET
@@ -238,7 +238,7 @@ def box_teachers(repeats: int = 12) -> list[str]:
     said = []
     for arch, side in (("retinanet:timm/test_resnet,width=32,depth=2,scale=2", 96), (DETECTOR, 128), (SMALL, 128)):
         student, *teachers = detectors(arch, side)
-        groups = {"anchors": DetectorTeachers(teachers), "boxes": BoxTeachers(teachers, student)}
+        groups = {"anchors": AnchorTeachers(teachers), "boxes": BoxTeachers(teachers, student)}
         images = torch.from_numpy(noise(12, side)).permute(0, 3, 1, 2).contiguous()
         times: dict[str, list[float]] = {name: [] for name in groups}
         for group in groups.values():
@@ -258,7 +258,7 @@ def detector_step(repeats: int = 12) -> list[str]:
     All are frozen as with pretrained weights (batch norm, and the layers up to stride 4), which changes no time.
     """
     student, *teachers = detectors(DETECTOR, 640)
-    asking, warm = DetectorTeachers(teachers), DetectorTeachers(teachers)
+    asking, warm = AnchorTeachers(teachers), AnchorTeachers(teachers)
     batch = Batch(torch.from_numpy(noise(12, 128)).permute(0, 3, 1, 2).contiguous(), torch.zeros(12)).in_view(0)
     student.to(CPU).module.train()
     times: dict[str, list[float]] = {"asking": [], "warm": []}

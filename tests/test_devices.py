@@ -17,7 +17,7 @@ from dmc.config import LossName, Schedule
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch
 from dmc.data.loader import ImageLoader
-from dmc.distill.detector_teachers import DetectorTeachers
+from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.teachers import TeacherGroup, Teachers
 from dmc.jobs import Merge
 from dmc.methods import METHODS
@@ -347,7 +347,7 @@ def detecting(arch: str, size: int) -> tuple[Model, Objective, Batch]:
 
 
 def detecting_as_taught() -> tuple[Model, Objective, Batch]:
-    student, teachers = untrained("abc"), DetectorTeachers([untrained("ab"), untrained("c")]).to(CUDA)
+    student, teachers = untrained("abc"), AnchorTeachers([untrained("ab"), untrained("c")]).to(CUDA)
     return student, DetectionDistillation(student, teachers, "l2", 1.0), annotated(64)
 
 

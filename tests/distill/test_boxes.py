@@ -15,10 +15,10 @@ import dmc
 from dmc.config import DetectorConsolidateConfig
 from dmc.data.batch import Batch
 from dmc.data.preprocess import Preprocessing
+from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.box_targets import LOWEST, at_anchors
 from dmc.distill.box_teachers import BoxTeachers, side_by_side
 from dmc.distill.cache import AnswerCache
-from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.errors import DmcError
 from dmc.models.detector import Candidates, Detector, hidden
 from dmc.models.free_boxes import NOTHING, FreeBoxes, free_boxes
@@ -188,7 +188,7 @@ def test_with_equal_anchors_both_forms_teach_the_surest_places_alike() -> None:
     """The old model's surest anchor is 1 (logit 3), the new one's 0 (2); boxes are the anchors, moved by a pixel."""
     pair = [fixed("ab", [[-5.0, 1], [3, -2], [-6, -7]], 0), fixed("c", [[2.0], [-4], [-5.5]], 1)]
     learner = Detector(Fixed([[0.0] * 3] * 3, [[0.0] * 4] * 3), "abc", output="sigmoid")
-    by_anchor, by_box = DetectorTeachers(pair, "none").select(IMAGES, 2), BoxTeachers(pair, learner).select(IMAGES, 2)
+    by_anchor, by_box = AnchorTeachers(pair, "none").select(IMAGES, 2), BoxTeachers(pair, learner).select(IMAGES, 2)
     assert by_anchor.places_NS.tolist() == by_box.places_NS.tolist()
     torch.testing.assert_close(by_anchor.boxes_NSB, by_box.boxes_NSB)
     torch.testing.assert_close(by_anchor.logits_NST.clamp_min(LOWEST), by_box.logits_NST)
@@ -276,7 +276,7 @@ def test_detectors_of_two_sizes_see_their_own_side_by_side() -> None:
     small_one, large_one = small("a", seed=1), untrained("b", seed=2)
     assert small_one.preprocessing.size != large_one.preprocessing.size
     assert type(side_by_side([small_one, large_one])) is BoxTeachers
-    assert type(side_by_side([small_one, small("b", seed=2)])) is DetectorTeachers
+    assert type(side_by_side([small_one, small("b", seed=2)])) is AnchorTeachers
 
 
 class Grey(Sightings):

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch
-from dmc.distill.detector_teachers import DetectorTeachers, filled
+from dmc.distill.anchor_teachers import AnchorTeachers
+from dmc.distill.detector_teachers import filled
 from dmc.methods.adapted_shmelkov import WithOldOutputs
 from dmc.models.detector import Detector
 from dmc.models.one_stage import Answers, OneStage
@@ -59,12 +60,12 @@ NEW = [[2.0], [-4.0], [-5.5]]
 
 def test_the_most_probable_anchors_are_selected_with_their_owners_boxes() -> None:
     """Each anchor's highest logit is 2 (new model), 3 (old), -5.5 (new), so the best two are anchors 1 and 0."""
-    teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none")
+    teachers = AnchorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none")
     places_NS, logits_NST, boxes_NSB, _ = teachers.select(IMAGES, 2)
     assert places_NS.tolist() == [[1, 0], [1, 0]]
     assert logits_NST[0].tolist() == [[3, -2, -4], [-5, 1, 2]]
     assert boxes_NSB[0].tolist() == [[1] * 4, [100] * 4]  # the old model's at anchor 1, the new one's at anchor 0
-    centred = DetectorTeachers(
+    centred = AnchorTeachers(
         [fixed("ab", OLD, 0), fixed("cd", [[2.0, 0.0], [-4.0, -6.0], [0.0, 0.0]], 100)], "per-teacher"
     )
     assert centred.select(IMAGES, 1).logits_NST[0].tolist() == [[2.5, -2.5, 1, -1]]  # Eq. 4 at anchor 1
@@ -72,7 +73,7 @@ def test_the_most_probable_anchors_are_selected_with_their_owners_boxes() -> Non
 
 def test_a_narrow_image_has_its_best_anchors_twice_where_as_many_are_kept_of_all() -> None:
     """Three anchors, of which five are to be kept: the best, the second, the third, and the first two again."""
-    found = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none").select(IMAGES, 5)
+    found = AnchorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none").select(IMAGES, 5)
     places_NS, logits_NST, _ = filled(found, 5)
     assert places_NS.tolist() == [[1, 0, 2, 1, 0]] * 2
     assert torch.equal(logits_NST[:, 3:], logits_NST[:, :2])
@@ -81,7 +82,7 @@ def test_a_narrow_image_has_its_best_anchors_twice_where_as_many_are_kept_of_all
 def test_a_third_teacher_is_one_like_the_others() -> None:
     """Its class d is the most probable at anchors 2 (logit 4) and 0 (2.5); at anchor 1 the old model's still is."""
     third = fixed("d", [[2.5], [-9.0], [4.0]], 200)
-    teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100), third], "none")
+    teachers = AnchorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100), third], "none")
     places_NS, logits_NST, boxes_NSB, _ = teachers.select(IMAGES, 3)
     assert places_NS[0].tolist() == [2, 1, 0]
     assert logits_NST[0].tolist() == [[-6, -7, -5.5, 4], [3, -2, -4, -9], [-5, 1, 2, 2.5]]
@@ -89,14 +90,14 @@ def test_a_third_teacher_is_one_like_the_others() -> None:
 
 
 def test_overlapping_classes_are_averaged() -> None:
-    teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("b", NEW, 100)], "none")
+    teachers = AnchorTeachers([fixed("ab", OLD, 0), fixed("b", NEW, 100)], "none")
     assert teachers.classes.names == ("a", "b")
     assert teachers.select(IMAGES, 1).logits_NST[0].tolist() == [[3.0, (-2.0 - 4.0) / 2]]
 
 
 def test_the_loss_is_eq_8() -> None:
     """Squares are summed and divided by t, smooth L1 is summed over box sides; both are averaged over the anchors."""
-    teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none", anchors=2)
+    teachers = AnchorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none", anchors=2)
     student = fixed("abc", [[-5.0, 1.0, 0.0], [3.0, -2.0, -1.0], [9.0, 9.0, 9.0]], 0.25)
     found = DetectionDistillation(student, teachers, "l2", box_weight=0.5).losses(
         student.module, Batch(IMAGES, torch.zeros(2))
@@ -114,7 +115,7 @@ def test_the_loss_is_eq_8() -> None:
 
 def test_anchors_may_count_by_the_teachers_confidence() -> None:
     """All three anchors count: by their highest score, and for classes a hundredth more."""
-    teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none", anchors=3)
+    teachers = AnchorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none", anchors=3)
     student = fixed("abc", [[-5.0, 1.0, 0.0], [3.0, -2.0, -1.0], [-6.0, -7.0, -4.5]], 0.25)
     found = DetectionDistillation(student, teachers, "l2", 0.5, "confidence").losses(
         student.module, Batch(IMAGES, torch.zeros(2))
@@ -152,7 +153,7 @@ def test_adapted_shmelkov_adds_the_old_outputs_at_the_old_models_best_anchors() 
 
 
 def test_inference_twice_takes_the_best_class_with_its_box() -> None:
-    teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 5)], "none")
+    teachers = AnchorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 5)], "none")
     found = teachers.detections(IMAGES[:1], [(32, 32)])[0]
     assert found.labels_M.tolist() == [0, 2]  # anchor 1 is class a; anchor 0 is class c, not b
     assert found.scores_M == pytest.approx([1 / (1 + math.exp(-3)), 1 / (1 + math.exp(-2))])
@@ -161,6 +162,6 @@ def test_inference_twice_takes_the_best_class_with_its_box() -> None:
 
 def test_a_centred_teacher_of_one_class_is_allowed_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     """In the paper's literal form such a teacher's logit is always 0."""
-    teachers = DetectorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "per-teacher")
+    teachers = AnchorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "per-teacher")
     assert "fixed c has one class ('c'): its normalised logit is always 0" in caplog.text
     assert teachers.select(IMAGES, 3).logits_NST[..., 2].abs().max() == 0

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dmc.config import Schedule
-from dmc.distill.detector_teachers import DetectorTeachers
+from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
 from tests.conftest import classifiers, tiny
@@ -81,5 +81,5 @@ def test_a_detector_that_answers_in_another_way_later(part: str, monkeypatch: py
     }
     monkeypatch.setattr(fickle.module, "forward", lambda images: changes[part](really(fickle.module, images)))
     with pytest.raises(DmcError, match=r"detector-1 (gives .* logits to 2 images|cannot answer: KeyError)") as error:
-        DetectorTeachers([other, fickle]).detections(frames, [(64, 64)] * 2)
+        AnchorTeachers([other, fickle]).detections(frames, [(64, 64)] * 2)
     assert "\n" not in str(error.value)

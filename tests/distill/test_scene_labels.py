@@ -16,7 +16,7 @@ import dmc
 from dmc.data.annotations import Objects, open_annotated
 from dmc.data.detection_batch import DetectionBatch
 from dmc.data.subsets import Unlabeled
-from dmc.distill.detector_teachers import DetectorTeachers
+from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.scene_labels import SceneLabels
 from dmc.errors import DmcError
 from dmc.metrics.average_precision import Detections
@@ -29,7 +29,7 @@ STILL = dmc.Schedule(epochs=1, batch_size=16, lr=1e-12, weight_decay=0, algorith
 NOTHING = Objects(np.zeros((0, 4), np.float32), np.zeros(0, np.int64), np.zeros(0, bool), 96, 80)
 
 
-class Finding(DetectorTeachers):
+class Finding(AnchorTeachers):
     """Teachers that find what the test says, in every image."""
 
     found: Sequence[Detections] = ()

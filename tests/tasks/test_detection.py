@@ -26,9 +26,10 @@ from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch, ShorterSide
 from dmc.data.loader import open_loader
 from dmc.data.open import open_images
+from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.box_teachers import joined
 from dmc.distill.detector_agreement import DetectorAgreement, as_objects, false_alarms
-from dmc.distill.detector_teachers import DetectorTeachers, Selected
+from dmc.distill.detector_teachers import Selected
 from dmc.errors import DmcError
 from dmc.estimate import some_batches
 from dmc.evaluation.detection import coco_average_precision, evaluate
@@ -224,15 +225,15 @@ def test_training_asks_folded_teachers_without_autograd(monkeypatch: pytest.Monk
     teachers = [untrained("ab"), untrained("c", seed=1)]
     assert all(any(isinstance(part, nn.BatchNorm2d) for part in teacher.module.modules()) for teacher in teachers)
     asked: list[tuple[bool, bool]] = []
-    select = DetectorTeachers.select
+    select = AnchorTeachers.select
 
-    def watched(self: DetectorTeachers, images_N3HW: Tensor, count: int, sizes: Any) -> Selected:
+    def watched(self: AnchorTeachers, images_N3HW: Tensor, count: int, sizes: Any) -> Selected:
         found = select(self, images_N3HW, count, sizes)
         folded = not any(isinstance(part, nn.BatchNorm2d) for d in self.inference_models for part in d.module.modules())
         asked.append((folded, found.logits_NST.requires_grad or found.boxes_NSB.requires_grad))
         return found
 
-    monkeypatch.setattr(DetectorTeachers, "select", watched)
+    monkeypatch.setattr(AnchorTeachers, "select", watched)
     schedule = dmc.Schedule(epochs=1, lr=1e-4, algorithm="adam", batch_size=20)
     config = DetectorConsolidateConfig(size=64, weights=None)
     DetectorConsolidation(teachers, unlabeled, config, schedule).run()
@@ -328,7 +329,7 @@ def test_what_the_student_finds_again(unlabeled: Path) -> None:
     twin = first.widened("c")
     with torch.no_grad():
         twin.module.get_parameter("head.classification_head.cls_logits.bias").view(-1, 3)[:, 2] = -20
-    teachers = DetectorTeachers([first, second], "none")
+    teachers = AnchorTeachers([first, second], "none")
     loader = open_loader(open_images(unlabeled), ShorterSide(64))
     found = DetectorAgreement.of(twin, teachers, loader)
     assert found.images == loader.count
@@ -352,7 +353,7 @@ def test_what_two_teachers_find_is_there_once(unlabeled: Path) -> None:
     with torch.no_grad():
         teacher.module.get_parameter("head.classification_head.cls_logits.bias").fill_(2.0)
     found = DetectorAgreement.of(
-        teacher, DetectorTeachers([teacher, teacher], "none"), open_loader(open_images(unlabeled), ShorterSide(64))
+        teacher, AnchorTeachers([teacher, teacher], "none"), open_loader(open_images(unlabeled), ShorterSide(64))
     )
     assert found.objects[0] == found.objects[1] == found.answers["b"][0] == found.answers["b"][1]
     assert min(found.precision) > 0.8  # not 1: equal scores are sorted by rounding

@@ -10,6 +10,7 @@ from dmc.bench.digit_scenes import SIDE, digit_scenes, unlabeled_scenes
 from dmc.choices import NetworkChoice
 from dmc.config import DETECTION, RESUMED, DetectorConsolidateConfig
 from dmc.data.annotations import DetectionImages
+from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.evaluation.detection import evaluate
 from dmc.exhibits import Cell, Section, Table, count, percent
@@ -54,7 +55,7 @@ def run_demo(seed: int = 0, out: str | Path | None = None) -> list[Row]:
     models: dict[str, Detector | DetectorTeachers] = {
         "knows 0-4": old,
         "knows 5-9": new,
-        "both detectors": DetectorTeachers([old, new]),
+        "both detectors": AnchorTeachers([old, new]),
         "DMC": merged,
     }
     rows = [_row(name, model, test) for name, model in models.items()]

@@ -13,9 +13,10 @@ from torch import Tensor
 from dmc.config import Centring
 from dmc.data.detection_batch import ShorterSide
 from dmc.data.fitting import Size
+from dmc.distill.anchor_teachers import AnchorTeachers, same_anchors
 from dmc.distill.box_targets import at_anchors
 from dmc.distill.cache import Kept
-from dmc.distill.detector_teachers import ANCHORS, DetectorTeachers, Selected, same_anchors
+from dmc.distill.detector_teachers import ANCHORS, DetectorTeachers, Selected
 from dmc.distill.targets import build_targets
 from dmc.errors import DmcError
 from dmc.metrics.average_precision import Detections
@@ -27,7 +28,7 @@ MOST_FINDS = 100  # of one teacher in one image; at most half as many as anchors
 def side_by_side(detectors: Sequence[Detector]) -> DetectorTeachers:
     """Group detectors to find objects together, whatever their anchors are, and the size of their images."""
     alike = len({one.preprocessing.size for one in detectors}) == 1 and same_anchors(detectors)
-    return DetectorTeachers(detectors) if alike else BoxTeachers(detectors)
+    return AnchorTeachers(detectors) if alike else BoxTeachers(detectors)
 
 
 class BoxTeachers(DetectorTeachers):
@@ -62,7 +63,7 @@ class BoxTeachers(DetectorTeachers):
         more = {"student": [self.learner.arch, self.transform.size], "fits": fits}
         return [one._replace(key={**one.key, **more}) for one in super().kept()]
 
-    def each(self, images_N3HW: Tensor, sizes: Sequence[Size] | None = None) -> list[Candidates]:  # type: ignore[override]
+    def each(self, images_N3HW: Tensor, sizes: Sequence[Size] | None = None) -> list[Candidates]:
         """Give every teacher's most probable boxes."""
         frame = (int(images_N3HW.shape[2]), int(images_N3HW.shape[3]))
         sizes, shown = sizes or [frame] * len(images_N3HW), self.transform.size

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dmc.config import DetectorConsolidateConfig
 from dmc.data.batch import Batch
 from dmc.device import pick_device
-from dmc.distill.detector_teachers import DetectorTeachers
+from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.models.detector import Detector
 from dmc.models.one_stage import gathered
@@ -32,7 +32,7 @@ class WithOldOutputs(DetectionLoss):
 
     def __init__(self, wide: Detector, old: Detector, data_classes: Sequence[str], anchors: int = ANCHORS) -> None:
         super().__init__(wide, data_classes)
-        self.old, self.anchors = DetectorTeachers([old], "none").to(pick_device()), anchors
+        self.old, self.anchors = AnchorTeachers([old], "none").to(pick_device()), anchors
         self.old.fold()
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:

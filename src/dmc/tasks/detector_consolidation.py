@@ -20,10 +20,11 @@ from dmc.data.detection_batch import DetectionBatch, ShorterSide
 from dmc.data.loader import ImageLoader
 from dmc.data.sources import Source
 from dmc.device import pick_device
+from dmc.distill.anchor_teachers import AnchorTeachers, same_anchors, unlike
 from dmc.distill.balance import HALF
 from dmc.distill.box_teachers import BoxTeachers
 from dmc.distill.detector_agreement import SURE, DetectorAgreement, sample
-from dmc.distill.detector_teachers import DetectorTeachers, same_anchors, unlike
+from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.distill.losses import loss_named, loss_of_each, weighted_mean
 from dmc.distill.scene_labels import SceneLabels
 from dmc.distill.survey import survey
@@ -112,7 +113,7 @@ class DetectorConsolidation(Consolidation[Detector]):
             raise DmcError("consolidation needs at least two teachers")
         if config.loss == "kd":
             raise DmcError("loss 'kd' compares softmax distributions; detectors have log-odds: use 'l2' or 'l1'")
-        self.teachers = DetectorTeachers(teachers, config.centring, config.anchors)
+        self.teachers = AnchorTeachers(teachers, config.centring, config.anchors)
         if config.weighting == "confidence" and self.teachers.centring == "per-teacher":
             raise DmcError("centred logits do not tell how sure a teacher is: choose weighting=even or centring=none")
         arch = self._student_arch(teachers, config)
