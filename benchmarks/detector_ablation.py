@@ -26,7 +26,6 @@ from dmc.recipes.profile import load_profile
 
 STEPS = {"specialist": {"precision": "auto"}, "consolidation": {"precision": "auto", "epochs": 2}}
 Changes = Mapping[str, Any]
-SURE = {"anchors": 512, "weighting": "confidence"}
 # By name: changes of the schedule, and of the other settings.
 ROWS: dict[str, tuple[Changes, Changes]] = {
     "paper": ({}, {}),
@@ -35,10 +34,8 @@ ROWS: dict[str, tuple[Changes, Changes]] = {
     "not-clipped": ({"clip": None}, {}),
     "select-3000": ({"epochs": 4}, {"select": 3000}),
     "anchors-512": ({}, {"anchors": 512}),
-    "by-confidence": ({}, SURE),
-    "from-teachers": ({}, {**SURE, "from_teacher": True}),
-    "from-teachers-evenly": ({}, {"anchors": 512, "from_teacher": True}),
-    "from-teachers-slowly": ({"lr": 0.0001}, {**SURE, "from_teacher": True}),
+    "from-teachers": ({}, {"anchors": 512, "from_teacher": True}),
+    "from-teachers-slowly": ({"lr": 0.0001}, {"anchors": 512, "from_teacher": True}),
 }
 
 

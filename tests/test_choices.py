@@ -149,14 +149,14 @@ def test_a_resumed_run_keeps_what_was_chosen(
     from dmc.training import loop
 
     merge = ("consolidate", *two_models, "--aux", aux_folder, "-o", tmp_path / "m", "--minutes", 0.01)
-    monkeypatch.setattr("dmc.consolidation.measured", lambda *_: (0.0, 0.0))
-    monkeypatch.setattr("dmc.consolidation.step_cost", lambda *_: (1.0, 1 / 100))  # 60 images: 2 passes over 24
+    monkeypatch.setattr("dmc.estimate.measured", lambda *_: (0.0, 0.0))
+    monkeypatch.setattr("dmc.estimate.step_cost", lambda *_: (1.0, 1 / 100))  # 60 images: 2 passes over 24
     steps = loop.require_finite
     monkeypatch.setattr(loop, "require_finite", lambda at, network: 1 / 0 if at.step > 1 else steps(at, network))
     monkeypatch.delenv("DMC_TRACEBACK")
     assert dmc(*merge, "--checkpoint-every", 0).code == 2
     monkeypatch.setattr(loop, "require_finite", steps)
-    monkeypatch.setattr("dmc.consolidation.step_cost", lambda *_: (1.0, 1 / 900))
+    monkeypatch.setattr("dmc.estimate.step_cost", lambda *_: (1.0, 1 / 900))
     said = dmc(*merge, "--resume")
     assert said.code == 0, said.err
     assert json.loads((tmp_path / "m" / "run.json").read_text())["schedule"]["epochs"] == 2

@@ -43,14 +43,20 @@ def test_settings_in_errors_are_named_as_they_are_typed() -> None:
     def said(verb: str, text: str) -> str:
         return as_typed(text, get_command(app).commands[verb])  # type: ignore[attr-defined]
 
-    assert said("learn", "leave out use_labels, or (use_new=True)") == "leave out --use-labels, or (--use-new)"
-    assert said("learn", "begin anew (from_teacher=False)") == "begin anew (--no-from-teacher)"
-    assert said("consolidate", "choose weighting=even or centring=none") == "choose --weighting even or --centring none"
-    assert said("train", "go on (resume=True); epochs 0 is few") == "go on (--resume); epochs 0 is few"
-    assert said("train", "take batch_size=8; use_new") == "take --batch-size 8; use_new"  # which `train` has not
-    for same in ("batch_size/a.png", "'batch_size'", "a/batch_size", "my_batch_size", "size and memory", "sizes=3"):
-        assert said("train", same) == same
-    assert as_typed("use_new", None) == "use_new"
+    assert said("learn", "leave out `use_labels`, or (`use_new=True`)") == "leave out --use-labels, or (--use-new)"
+    assert said("learn", "begin anew (`from_teacher=False`)") == "begin anew (--no-from-teacher)"
+    assert said("consolidate", "`scale=none` or `matching=boxes`") == "--scale none or --matching boxes"
+    assert said("train", "`batch_size=8`; `out`, `use_new`") == "--batch-size 8; --out, `use_new`"  # not of `train`
+    assert said("train", "weight_decay inf should be a finite number") == "--weight-decay inf should be a finite number"
+    assert said("train", "epochs of a run: batch_size 0 should be 1") == "epochs of a run: batch_size 0 should be 1"
+    assert as_typed("`use_new`", None) == "`use_new`"
+
+
+def test_what_users_typed_is_not_taken_for_a_setting(dmc: Dmc, tmp_path: Path) -> None:
+    """A bare state dict needs an architecture in its own settings; --arch would be the student's."""
+    (tmp_path / "w.pth").write_bytes(b"")
+    answer = dmc("consolidate", tmp_path / "w.pth", tmp_path / "w.pth", "--aux", tmp_path, "-o", tmp_path / "out")
+    assert (answer.code, f"{tmp_path / 'w.pth'},arch=NAME,classes=FILE" in answer.err) == (2, True), answer.err
 
 
 def test_help_is_quick_and_loads_no_torch() -> None:

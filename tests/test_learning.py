@@ -76,13 +76,13 @@ def test_a_specialist_that_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_specialists_are_kept_in_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(DmcError, match="keep_specialists writes models into the folder of the result: name one"):
+    with pytest.raises(DmcError, match="`keep_specialists` writes models into the folder of the result: name one"):
         dmc.learn(tiny("ab"), data(tmp_path / "cd", "cd"), NOISE, keep_specialists=True)
 
 
 def test_a_model_that_cannot_be_saved_is_no_specialist_to_keep(tmp_path: Path) -> None:
     old = dmc.Specialist(tiny("ab").module, "ab", tiny("a").preprocessing, name="mine")
-    with pytest.raises(DmcError, match="mine cannot be saved beside the result: go without keep_specialists"):
+    with pytest.raises(DmcError, match="mine cannot be saved beside the result: go without `keep_specialists`"):
         dmc.learn(old, data(tmp_path / "cd", "cd"), NOISE, tmp_path / "x", keep_specialists=True)
     assert not (tmp_path / "x").exists()
 
@@ -103,7 +103,7 @@ def test_a_student_of_kept_specialists_begins_as_none_of_them(tmp_path: Path) ->
     dmc.learn(first, data(tmp_path / "cd", "cd"), NOISE, second, keep_specialists=True, **SETTINGS)
     asked: dict[str, Any] = {"keep_specialists": True, **SETTINGS}
     with pytest.raises(
-        DmcError, match="and begins as none of them: choose from_teacher=False, or go without keep_spec"
+        DmcError, match="and begins as none of them: choose `from_teacher=False`, or go without `keep_spec"
     ):
         dmc.learn(second, data(tmp_path / "ef", "ef"), NOISE, tmp_path / "3", from_teacher=True, **asked)
     assert not (tmp_path / "3").exists()

@@ -25,7 +25,6 @@ Centring = Literal["per-teacher", "none"]
 Scale = Literal["none", "pool-std", "balanced", "auto"]
 Output = Literal["softmax", "sigmoid"]
 Matching = Literal["auto", "anchors", "boxes"]
-Weighting = Literal["even", "confidence"]
 ProfileName = Literal["auto", "paper"]
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 # By accelerate's names, which are also those of their packages.
@@ -250,9 +249,6 @@ class DetectorDistillationConfig(DistillationConfig):
     whose: ClassVar[str] = "detectors"
 
     anchors: int = option(64, "Detectors: anchors to distil in each image", ge=1, lt=MANY)
-    weighting: Weighting | None = option(
-        None, "Detectors: let these anchors count alike, or by how sure the teachers are", usual="even"
-    )
     # lambda, for boxes coded as torchvision does: RetinaNet's with weights (1, 1, 1, 1)
     box_weight: float = option(1.0, "Detectors: weight of the box loss (lambda in Eq. 8)", ge=0, lt=LARGE)
     matching: Matching = option(
@@ -271,7 +267,7 @@ class ConsolidateConfig(NetworkConfig, DistillationConfig):
 
     recipe: Recipe = option(
         "usual",
-        "best: from_teacher, for detectors 512 anchors by confidence; learn: use_new, for classifiers from_old",
+        "best: from_teacher, for detectors 512 anchors; learn: use_new, for classifiers from_old",
     )
     aux_limit: int | float | str | None = option(
         None, "Use a random sample of the auxiliary images: a number of them, or a share (0.25, 25%)"
@@ -342,7 +338,7 @@ class ClassifierConsolidateConfig(ConsolidateConfig, ClassifierDistillationConfi
 
 class DetectorConsolidateConfig(ConsolidateConfig, DetectorDistillationConfig):
     whose: ClassVar[str] = "detectors"
-    best_form: ClassVar[Mapping[str, Any]] = {"from_teacher": True, "anchors": 512, "weighting": "confidence"}
+    best_form: ClassVar[Mapping[str, Any]] = {"from_teacher": True, "anchors": 512}
     best_lesson: ClassVar[Mapping[str, Any]] = {"use_new": True}
 
     held_out: int = keyword(
@@ -375,13 +371,13 @@ class LearnConfig(Config):
     def require_sense(self, length: Length, out: object) -> None:
         """Refuse what contradicts itself, before anything is loaded; `out` is the folder of the result."""
         if self.keep_specialists and out is None:
-            raise DmcError("keep_specialists writes models into the folder of the result: name one (out)")
+            raise DmcError("`keep_specialists` writes models into the folder of the result: name one (`out`)")
         if self.use_labels and self.use_new is False:
-            raise DmcError("use_labels is about new scenes that join the auxiliary images: leave use_new to it")
+            raise DmcError("`use_labels` is about new scenes that join the auxiliary images: leave `use_new` to it")
         given = {"minutes": length.minutes, "specialist_schedule": self.specialist_schedule}
         for name, value in given.items():
             if value is not None and self.specialist_epochs is not None:
-                raise DmcError(f"give specialist_epochs or {name}, not both")
+                raise DmcError(f"give `specialist_epochs` or `{name}`, not both")
 
 
 class PredictConfig(Config):

@@ -113,8 +113,8 @@ class Consolidation(ABC, Generic[AnyModel]):
         """Train on these images, too; on a sample of them if they would outweigh the others."""
         if with_labels and not self.takes_labels:
             raise DmcError(
-                f"labels of new images would undo the old classes of {self.student.singular}s: leave out use_labels, "
-                "or train on them without labels (use_new=True)"
+                f"labels of new images would undo the old classes of {self.student.singular}s: leave out `use_labels`, "
+                "or train on them without labels (`use_new=True`)"
             )
         self.joining = sample_of(images, min(len(images), len(self.aux) // 2), self.config.seed)
         self.with_labels = with_labels

@@ -13,7 +13,10 @@ NO_MEMORY = (
 
 
 class DmcError(Exception):
-    """An error that the user can fix: one line that names the culprit and says what to do."""
+    """An error that the user can fix: one line that names the culprit and says what to do.
+
+    It names settings as Python has them, between backticks; the command line shows them as they are typed there.
+    """
 
 
 def require_known(what: str, name: str, known: Iterable[str]) -> None:

@@ -140,6 +140,8 @@ def require_free(folder: Path, resume: bool) -> None:
         raise DmcError(f"{folder} is a file; give a folder to write to")
     taken = [name for name in OWN_FILES if (folder / name).exists()]
     if taken and not resume:
-        raise DmcError(f"{folder} already holds {taken[0]}; choose another folder, or go on with its run (resume=True)")
+        raise DmcError(
+            f"{folder} already holds {taken[0]}; choose another folder, or go on with its run (`resume=True`)"
+        )
     if taken and "run.json" not in taken:
         raise DmcError(f"{folder} holds {taken[0]} but no run to resume; choose another folder")

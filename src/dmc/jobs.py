@@ -148,7 +148,7 @@ def student_for(
     if asked.from_teacher and teachers[0].student_arch is None:
         raise DmcError(
             f"no student can begin with the weights of {teachers[0].name}, which only teaches: name a model that can "
-            "learn first, or let it begin anew (from_teacher=False)"
+            "learn first, or let it begin anew (`from_teacher=False`)"
         )
     begins_as = f"{teachers[0].name}'s" if asked.from_teacher else ""
     if asked.arch is not None or not named:

@@ -67,7 +67,6 @@ class CheckKeywords(LengthKeywords, total=False):
     scale: Literal["none", "pool-std", "balanced", "auto"] | None
     balance: bool | None
     anchors: int
-    weighting: Literal["even", "confidence"] | None
     box_weight: float
     matching: Literal["auto", "anchors", "boxes"]
 

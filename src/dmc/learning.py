@@ -51,7 +51,7 @@ def learned(
     before = kept_beside(old) if own.keep_specialists else [old]
     unsaveable = [one.name for one in before if own.keep_specialists and one.arch is None]
     if unsaveable:
-        raise DmcError(f"{unsaveable[0]} cannot be saved beside the result: go without keep_specialists")
+        raise DmcError(f"{unsaveable[0]} cannot be saved beside the result: go without `keep_specialists`")
     merge = Merge.chosen([old], aux, out, how, rest, share=0.5)
     new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
     joining = source if own.use_new or own.use_labels else None
@@ -60,7 +60,7 @@ def learned(
     if merge.config.from_teacher and before != [old]:
         raise DmcError(
             f"{old.name} is merged anew from the specialists that were kept, and begins as none of them: choose "
-            "from_teacher=False, or go without keep_specialists"
+            "`from_teacher=False`, or go without `keep_specialists`"
         )
     planned = merge.timed(
         merge.with_teachers([*before, new], joining, own.use_labels)
@@ -117,7 +117,7 @@ def kept_beside(model: Model) -> list[Any]:
     if specialists and unknown:
         raise DmcError(
             f"{Path(model.name, KEPT)} does not hold all that {model.name} was merged from: no model there knows "
-            f"{listed(unknown, 5)}; to merge with {model.name} itself, go without keep_specialists"
+            f"{listed(unknown, 5)}; to merge with {model.name} itself, go without `keep_specialists`"
         )
     return specialists or [model]
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from dmc.errors import DmcError
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
     from torch.distributed import ProcessGroup
 
 T = TypeVar("T")
@@ -87,16 +87,6 @@ class Processes:
         with lost_peers():
             torch.distributed.all_reduce(sums, group=self.control)
         return [float(number) for number in sums]
-
-    def added(self, own: Tensor) -> Tensor:
-        """Add up tensors over all processes, on their device, which nobody waits for."""
-        if self.count == 1:
-            return own
-        from torch import distributed
-
-        everyones = own.detach().clone()
-        distributed.all_reduce(everyones)
-        return everyones
 
     def wrapped(self, module: nn.Module) -> nn.Module:
         """Wrap a module so that its gradients are the mean over all processes."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -111,21 +110,6 @@ def test_the_loss_is_eq_8() -> None:
     gradient = student.module.get_parameter("logits_AK").grad
     assert gradient is not None
     assert gradient[2].tolist() == [0, 0, 0]  # an anchor that is not selected is not touched
-
-
-def test_anchors_may_count_by_the_teachers_confidence() -> None:
-    """All three anchors count: by their highest score, and for classes a hundredth more."""
-    teachers = AnchorTeachers([fixed("ab", OLD, 0), fixed("c", NEW, 100)], "none", anchors=3)
-    student = fixed("abc", [[-5.0, 1.0, 0.0], [3.0, -2.0, -1.0], [-6.0, -7.0, -4.5]], 0.25)
-    found = DetectionDistillation(student, teachers, "l2", 0.5, "confidence").losses(
-        student.module, Batch(IMAGES, torch.zeros(2))
-    )
-    sure = [1 / (1 + math.exp(-logit)) for logit in (2.0, 3.0, -5.5)]
-    squares, off = (4 / 3, 9 / 3, 1 / 3), (4 * 99.25, 4 * 0.25**2 / 2, 4 * 99.25)  # boxes: 0.25 against 100, and so on
-    weights = [score + 0.01 for score in sure]
-    assert found["classes"].item() == pytest.approx(np.average(squares, weights=weights))
-    assert found["boxes"].item() == pytest.approx(np.average(off, weights=sure))
-    assert found["loss"].item() == pytest.approx(found["classes"].item() + 0.5 * found["boxes"].item())
 
 
 class Learning(Fixed):

@@ -131,5 +131,5 @@ def test_classifiers_do_not_take_labels(labeled_folder: Path, unlabeled: Path) -
 
 
 def test_labels_without_scenes_are_refused(squares: Path, unlabeled: Path) -> None:
-    with pytest.raises(DmcError, match="use_labels is about new scenes that join"):
+    with pytest.raises(DmcError, match="`use_labels` is about new scenes that join"):
         dmc.learn(small("ab"), squares, unlabeled, use_labels=True, use_new=False)

@@ -118,7 +118,7 @@ def test_boxes_are_drawn_where_the_shown_picture_has_them() -> None:
         (("a", "--host", "x" * 70), "cannot listen on xxxx"),
         (("a", "--examples", "nowhere"), "nowhere is not a folder of example images"),
         (("a", "--min-score", "0.5"), "min_score is a setting of detectors"),
-        (("a", "--max-megabytes", "0"), "max_megabytes 0.0 should be greater than 0"),
+        (("a", "--max-megabytes", "0"), "--max-megabytes 0.0 should be greater than 0"),
     ],
 )
 def test_a_server_that_cannot_begin_says_so_in_one_line(

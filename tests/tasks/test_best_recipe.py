@@ -10,9 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import dmc
 from dmc import beginning
+from dmc.data.detection_batch import ShorterSide
+from dmc.data.loader import open_loader
+from dmc.data.open import open_images
 from dmc.data.readers import ArrayImages
 from dmc.data.subsets import ListedImages
 from dmc.errors import DmcError
@@ -177,21 +181,19 @@ def test_recipes_that_contradict_each_other(labeled_folder: Path) -> None:
 
 
 def test_recipe_best_of_detectors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The student begins as the first teacher; more anchors teach it, by confidence. What is set goes before that."""
+    """The student begins as the first teacher, and more anchors teach it. What is set goes before that."""
     monkeypatch.setattr(beginning, "NEARLY", 0.0)  # the mean of two that know nothing is as near as the first of them
     pair, out = [small("ab", seed=1), small("cd", seed=2)], tmp_path / "out"
     images = write_images(tmp_path / "images", 8, size=64)
     student = dmc.consolidate(pair, images, out, recipe="best", schedule=STILL, report=False)
     asked = run_json(out)
-    assert (asked["anchors"], asked["weighting"], asked["from_teacher"]) == (512, "confidence", True)
+    assert (asked["anchors"], asked["from_teacher"]) == (512, True)
     for name, weight in student.module.named_parameters():
         if "cls_logits" not in name:
             torch.testing.assert_close(weight, pair[0].module.get_parameter(name), rtol=1e-4, atol=1e-6)
     out = tmp_path / "other"
-    dmc.consolidate(pair, images, out, recipe="best", anchors=32, weighting="even", schedule=STILL, report=False)
-    assert (run_json(out)["anchors"], run_json(out)["weighting"]) == (32, "even")
-    with pytest.raises(DmcError, match="centred logits do not tell how sure a teacher is: choose weighting=even or"):
-        dmc.consolidate(pair, images, recipe="best", centring="per-teacher")
+    dmc.consolidate(pair, images, out, recipe="best", anchors=32, schedule=STILL, report=False)
+    assert run_json(out)["anchors"] == 32
 
 
 def test_begin_as_copies_all_but_the_outputs() -> None:
@@ -224,7 +226,7 @@ def test_recipe_best_lets_detectors_look_at_new_scenes(squares: Path, unlabeled:
     asked: dict[str, Any] = {"recipe": "best", "schedule": still, "specialist_schedule": still, "weights": "random"}
     dmc.learn(small("ab", seed=1), squares, unlabeled, tmp_path / "l", **asked)
     told = run_json(tmp_path / "l")
-    assert (told["joining"]["images"], told["from_teacher"], told["weighting"]) == (20, True, "confidence")
+    assert (told["joining"]["images"], told["from_teacher"], told["anchors"]) == (20, True, 512)
     assert "with_labels" not in told
 
 
@@ -273,7 +275,7 @@ def test_a_student_that_begins_as_a_teacher_has_its_shape_unless_asked_otherwise
     assert dmc.check([tiny("ab", 1), large], NOISE, recipe="best")["student"]["arch"] == "cifar_resnet8"
     with pytest.raises(DmcError, match="either with imagenet weights or with its first teacher's"):
         dmc.check([tiny("ab", 1), large], NOISE, from_teacher=True, weights="imagenet")
-    with pytest.raises(DmcError, match=r"choose these, or let it begin anew \(from_teacher=False\)"):
+    with pytest.raises(DmcError, match=r"choose these, or let it begin anew \(`from_teacher=False`\)"):
         classifiers([tiny("abe", 1).keep(["a", "b"]), large], NOISE, STILL, from_teacher=True)
 
 
@@ -287,3 +289,14 @@ def test_repeated_names_do_not_keep_images_from_joining(tmp_path: Path) -> None:
     seen, unseen = merge.open_loaders(tmp_path)
     assert unseen.count == 24
     assert 8 + 240 - 2 * 24 <= seen.count < 8 + 240 - 24
+
+
+def test_beginnings_are_compared_on_as_many_images_whatever_their_shapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Portraits and landscapes in turn make batches of one image."""
+    monkeypatch.setattr(beginning, "IMAGES", 12)
+    for i in range(20):
+        Image.new("RGB", (32, 48) if i % 2 else (48, 32)).save(tmp_path / f"{i:02d}.png")
+    loader = open_loader(open_images(tmp_path), ShorterSide(32))
+    assert [len(batch) for batch in beginning.first_of(loader)] == [1] * 12

@@ -49,7 +49,6 @@ def main(job: str, out: Path, images: Path) -> None:
         detectors = [untrained("ab", seed=1), untrained("c", seed=2)]
         settings: dict[str, Any] = {"schedule": quick, "size": 64, "weights": None, "held_out": 0}
         dmc.consolidate(detectors, images, out / "detector", **settings)
-        dmc.consolidate(detectors, images, out / "weighted", anchors=9, weighting="confidence", **settings)
         spare = tiny("ab", 1)
         spare.module.add_module("spare", nn.Linear(2, 2))  # has no gradient, like auxiliary heads
         pixels = np.random.default_rng(0).integers(0, 256, (25, 16, 16, 3), dtype=np.uint8)

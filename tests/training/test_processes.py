@@ -62,7 +62,7 @@ def test_two_processes_have_the_loss_curve_and_the_weights_of_one(alone: Path, i
     """Batches of 9, 8 and 8 images are shared as 4 + 5 and 4 + 4; statistics of batch norm are those of all images."""
     done = launch(2, "all", tmp_path, images)
     assert done.returncode == 0, done.stderr
-    for name in ("held", "streamed", "detector", "weighted"):
+    for name in ("held", "streamed", "detector"):
         assert curve(tmp_path / name) == pytest.approx(curve(alone / name), rel=2e-4), name
         ours, theirs = (load_file(out / name / "model.safetensors") for out in (tmp_path, alone))
         for key, value in ours.items():

@@ -111,18 +111,21 @@ def expands(*owners: type[Config]) -> Callable[[Callable[..., None]], Callable[.
 
 
 def as_typed(said: str, command: TyperCommand | None) -> str:
-    """Name settings as the command has them: the library says `use_new=True`, a user types `--use-new`."""
+    """Name settings as the command has them: the library says `use_new=True`, a user types --use-new.
+
+    Settings stand between backticks, or first, before a value that they should not have.
+    """
     params = command.params if command else []
     options = {option.name: option for option in params if option.param_type_name == "option"}
 
     def typed(setting: re.Match[str]) -> str:
-        name, value = setting.groups()
-        if name not in options or (value is None and "_" not in name):  # one word alone is plain English
+        name, value = setting[1] or setting[3], setting[2]
+        if name not in options:
             return setting[0]
-        on, off = options[name].opts[-1], options[name].secondary_opts
+        on, *off = [one for one in (*options[name].opts, *options[name].secondary_opts) if one.startswith("--")]
         return off[-1] if value == "False" and off else on if value in (None, "True") else f"{on} {value}"
 
-    return re.sub(r"(?<![\w/.'\"-])([a-z]+(?:_[a-z]+)*)(?:=(\w+))?(?![\w/'\"])", typed, said)
+    return re.sub(r"`([a-z_]+)(?:=(\w+))?`|^([a-z_]+)(?= \S+ should )", typed, said)
 
 
 class Resuming(TyperCommand):

@@ -96,7 +96,7 @@ class AnswerCache:
         if needed > room:
             raise DmcError(
                 f"the teachers' answers need {gib(needed)} GiB in {self.folder}, which has room for "
-                f"{gib(max(0, room))}: keep fewer views, raise cache_limit, or go without a cache"
+                f"{gib(max(0, room))}: keep fewer views, raise `cache_limit`, or go without a cache"
             )
 
     def tables(self, kept: Sequence[Kept]) -> list[AnswerTable]:

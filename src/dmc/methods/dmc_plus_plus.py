@@ -3,8 +3,7 @@
 The student begins as the old model, or as the mean of both teachers if these grew from the same weights; the new images
 join the auxiliary ones, without labels; the teachers answer once about each of a few views of an image. For classifiers
 (results/best-recipe.md), the specialist begins as the old model, too, and at the end outputs of old and new classes are
-balanced. Detectors (results/best-detectors.md) are taught at more anchors, and each counts as much as the teachers are
-sure of what they see there.
+balanced. Detectors (results/best-detectors.md) are taught at more anchors.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
     def _output_layer(self) -> nn.Module:
         layer = output_layer(self.student.module, self.student.classes.width, self.student.blank())
         if layer is None:
-            raise DmcError(f"{self.student.arch} has no last layer to balance: go without (balance=False)")
+            raise DmcError(f"{self.student.arch} has no last layer to balance: go without (`balance=False`)")
         return layer
 
     def seen_in(self, batch: Batch) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dmc.config import AUTO, DETECTION, DetectorConsolidateConfig, LossName, Schedule, Weighting
+from dmc.config import AUTO, DETECTION, DetectorConsolidateConfig, LossName, Schedule
 from dmc.consolidation import Consolidation
 from dmc.data.auxiliary import Images
 from dmc.data.batch import Batch
@@ -25,7 +25,7 @@ from dmc.distill.balance import HALF
 from dmc.distill.box_teachers import BoxTeachers
 from dmc.distill.detector_agreement import SURE, DetectorAgreement, sample
 from dmc.distill.detector_teachers import DetectorTeachers
-from dmc.distill.losses import loss_named, loss_of_each, weighted_mean
+from dmc.distill.losses import loss_named
 from dmc.distill.scene_labels import SceneLabels
 from dmc.distill.survey import survey
 from dmc.errors import DmcError
@@ -35,15 +35,10 @@ from dmc.training.findings import Findings, Measure
 from dmc.training.objective import Objective
 
 log = logging.getLogger("dmc")
-BACKGROUND = 0.01  # added to the confidence that an anchor counts by: also where nothing is, that is to be learned
 
 
 class DetectionDistillation(Objective):
-    """Eq. 8: at selected anchors, the student's logits and box against the teachers'.
-
-    Not in the paper: these anchors may count by the teachers' confidence. Most of them are background, and alike they
-    would drown the few that show something.
-    """
+    """Eq. 8: at selected anchors, the student's logits and box against the teachers'."""
 
     name = "DetectionDistillation"
 
@@ -53,12 +48,10 @@ class DetectionDistillation(Objective):
         teachers: DetectorTeachers,
         loss: LossName,
         box_weight: float,
-        weighting: Weighting | None = None,
         labels: SceneLabels | None = None,
     ) -> None:
         self.student, self.teachers = student, teachers
-        self.distance, self.box_weight = loss_named(loss, 1.0), box_weight
-        self.of_each, self.weighting, self.labels = loss_of_each(loss), weighting, labels
+        self.distance, self.box_weight, self.labels = loss_named(loss, 1.0), box_weight, labels
 
     def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
         target = self.teachers.targets(batch)
@@ -69,12 +62,7 @@ class DetectionDistillation(Objective):
         off_M = F.smooth_l1_loss(boxes_MB, wanted_MB, reduction="none").sum(dim=1)  # Eq. 6
         if target.box_weights_NS is not None:
             off_M = off_M * target.box_weights_NS.flatten()
-        if self.weighting == "confidence":
-            sure_M = wanted_MT.sigmoid().amax(dim=1)
-            classes = weighted_mean(self.of_each(logits_MT, wanted_MT), sure_M + BACKGROUND)
-            boxes = weighted_mean(off_M, sure_M)
-        else:
-            classes, boxes = self.distance(logits_MT, wanted_MT), off_M.mean()
+        classes, boxes = self.distance(logits_MT, wanted_MT), off_M.mean()
         parts = {"classes": classes, "boxes": boxes}
         loss = classes + self.box_weight * boxes
         if self.labels is None:
@@ -114,8 +102,6 @@ class DetectorConsolidation(Consolidation[Detector]):
         if config.loss == "kd":
             raise DmcError("loss 'kd' compares softmax distributions; detectors have log-odds: use 'l2' or 'l1'")
         self.teachers = AnchorTeachers(teachers, config.centring, config.anchors)
-        if config.weighting == "confidence" and self.teachers.centring == "per-teacher":
-            raise DmcError("centred logits do not tell how sure a teacher is: choose weighting=even or centring=none")
         arch = self._student_arch(teachers, config)
         chosen = {
             "weights": Detector.architectures.find(arch).usual_weights(arch)
@@ -201,7 +187,7 @@ class DetectorConsolidation(Consolidation[Detector]):
     def objective(self) -> Objective:
         asked = self.config
         labels = SceneLabels(self.teachers, self.joining.classes) if self.joining and self.with_labels else None
-        return DetectionDistillation(self.student, self.teachers, asked.loss, asked.box_weight, asked.weighting, labels)
+        return DetectionDistillation(self.student, self.teachers, asked.loss, asked.box_weight, labels)
 
     def compare(self, unseen: ImageLoader) -> Findings:
         found = DetectorAgreement.of(self.student, self.teachers, unseen)

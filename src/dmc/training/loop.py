@@ -158,7 +158,7 @@ def room_for(step: Callable[[Batch], None], batch: Batch) -> str:
     while images:
         with suppress(TooLargeError):
             step(first_of(batch, images))
-            return f"{images} do (batch_size={images})"
+            return f"{images} do (`batch_size={images}`)"
         images //= 2
     return "nor does one image: take a smaller network or smaller images (size)"
 

@@ -33,7 +33,7 @@ def explained(images: int) -> Iterator[None]:
     except (MemoryError, RuntimeError, ValueError) as error:
         if is_out_of_memory(error):
             half = images // 2
-            smaller = f"{half} may (batch_size={half})" if half else "take a smaller network or smaller images"
+            smaller = f"{half} may (`batch_size={half}`)" if half else "take a smaller network or smaller images"
             raise TooLargeError(f"a batch of {images} images does not fit into memory; {smaller}") from None
         if "more than 1 value per channel" in str(error):
             raise DmcError(
