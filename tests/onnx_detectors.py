@@ -80,7 +80,7 @@ def endings() -> dict[str, tuple[list[NodeProto], list[str]]]:
         "yolo5": ([*yolo, *joined([*centers, "sure", "thing", "toy"], "output0")], ["output0"]),
         "end2end": ([*scores, *label, *joined([*corners, "thing", "label"], "output0")], ["output0"]),
         "boxes-scores": (
-            [*scores, *joined(corners, "boxes"), *joined(["toy", "thing", "toy"], "scores")],
+            [*scores, *joined(corners, "boxes"), *joined(["thing", "toy"], "scores")],
             ["scores", "boxes"],
         ),
         "boxes-scores-labels": (

@@ -107,3 +107,10 @@ def test_a_student_of_kept_specialists_begins_as_none_of_them(tmp_path: Path) ->
     ):
         dmc.learn(second, data(tmp_path / "ef", "ef"), NOISE, tmp_path / "3", from_teacher=True, **asked)
     assert not (tmp_path / "3").exists()
+
+
+def test_a_cache_among_labeled_images_is_refused(tmp_path: Path) -> None:
+    new = data(tmp_path / "cd", "cd")
+    with pytest.raises(DmcError, match=r"answers lies in .*cd, which holds images"):
+        dmc.learn(tiny("ab"), new, NOISE, tmp_path / "x", cache=str(new / "answers"))
+    assert not (tmp_path / "x").exists()

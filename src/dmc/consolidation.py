@@ -95,8 +95,11 @@ class Consolidation(ABC, Generic[AnyModel]):
     def measure_teachers(self, batches: Iterable[Batch]) -> dict[str, Any]:
         """Measure the teachers side by side, before training: whether one of them would drown the others."""
 
-    def prepare(self, loader: ImageLoader) -> None:
-        """Measure on the auxiliary images what has to be known before training."""
+    def prepare(self, loader: ImageLoader, unseen: ImageLoader) -> None:
+        """Measure on images what has to be known before training: on those to train on, or to compare on."""
+
+    def require_sense(self, batch: Batch, trained: int) -> None:
+        """Refuse one of the first teachers, which are trained already, if its answers cannot be meant."""
 
     def settle(self, unseen: ImageLoader) -> None:
         """Adjust the student after training, by what it answers to auxiliary images."""
@@ -181,8 +184,7 @@ class Consolidation(ABC, Generic[AnyModel]):
             loader, unseen = self.open_loaders(run.folder)
             require_trainable(self.student.module, self.objective(), loader, self.schedule)
             began: dict[str, str] = {}
-            # New images would speak for their own teacher, and selected ones are clearer than others.
-            self.prepare(unseen if self.joining or self.select else loader)
+            self.prepare(loader, unseen)
             if self.config.from_teacher:
                 mean = as_mean_if_near(self.student, self.teachers.specialists, self.objective(), unseen)
                 began = {"began as": "the mean of its teachers" if mean else "the first teacher"}
@@ -201,7 +203,7 @@ class Consolidation(ABC, Generic[AnyModel]):
             findings = self.compare(unseen)
             self.student.provenance = {
                 "made by": self.made_by,
-                **self.told(findings, len(loader.skipped)),
+                **self.card_lines(findings, len(loader.skipped)),
                 **began,
                 "training": f"{self.schedule.length}, {at.images} images seen, seed {self.config.seed}, "
                 f"{self.schedule.precision}",
@@ -211,7 +213,7 @@ class Consolidation(ABC, Generic[AnyModel]):
                 save_findings(run.folder, findings, self.student.pipeline_tag, bool(self.held_out), unseen)
             return run.finish(self.student)
 
-    def told(self, findings: Findings, skipped: int) -> dict[str, Any]:
+    def card_lines(self, findings: Findings, skipped: int) -> dict[str, Any]:
         """Tell for the model's card what was merged, by which images, and how well."""
         told = zip(self.teachers.specialists, findings.of_each, strict=True)
         seen = "not trained on" if self.held_out else "not held out" if self.select else "trained on"

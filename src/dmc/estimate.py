@@ -38,8 +38,8 @@ class Estimate:
 def some_batches(merge: Consolidation[Any], kept: int = 0, mixed: bool = False) -> tuple[list[Batch], int, Skipped]:
     """Give some auxiliary images, how many were tried, and which of them are broken; refuse if too many are.
 
-    There is at least a batch, and at least `kept` images if there are so many. They are from all over the set if that
-    is held, or `mixed`; else those that come first.
+    There is a batch, and there are `kept` images, if so many are among those that are tried. They are from all over the
+    set if that is held, or `mixed`; else those that come first.
     """
     skipped = Skipped(merge.aux.name, named=0)  # they are named when all images are read
     framed: list[tuple[Record, Tensor]] = []

@@ -128,10 +128,15 @@ class Merge:
         """Give the old model's preprocessing if the student has the same architecture, else None."""
         return old.preprocessing if self.task.model.architectures.known(self.network.arch) == old.arch else None
 
-    def timed(self, consolidation: Consolidation[Any]) -> Consolidation[Any]:
-        """Set the epochs to what fits in the minutes, if these are given, and log what will be trained."""
+    def timed(self, consolidation: Consolidation[Any], trained: int = 0) -> Consolidation[Any]:
+        """Set the epochs to what fits in the minutes, if these are given, and log what will be trained.
+
+        Before the other teachers are trained, refuse one of the first `trained` whose answers cannot be meant.
+        """
         if not self.begun:
-            cost = cost_of(consolidation, some_batches(consolidation)[0][0])
+            batch = some_batches(consolidation)[0][0]
+            consolidation.require_sense(batch, trained)
+            cost = cost_of(consolidation, batch)
             images, what = consolidation.trained_on, f"student: {self.network}"
             before = selecting_seconds(consolidation, cost)
             consolidation.schedule = timed(self.length, consolidation.schedule, images, cost, what, before)

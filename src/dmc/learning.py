@@ -48,6 +48,8 @@ def learned(
     if out is not None and is_main():
         require_own(Path(out), how.resume)
         require_outside(Path(out), data, val, aux)
+    if rest.get("cache") is not None:
+        require_outside(Path(rest["cache"]), data, val)
     before = kept_beside(old) if own.keep_specialists else [old]
     unsaveable = [one.name for one in before if own.keep_specialists and one.arch is None]
     if unsaveable:
@@ -62,9 +64,8 @@ def learned(
             f"{old.name} is merged anew from the specialists that were kept, and begins as none of them: choose "
             "`from_teacher=False`, or go without `keep_specialists`"
         )
-    planned = merge.timed(
-        merge.with_teachers([*before, new], joining, own.use_labels)
-    )  # what fails, fails before days of training
+    # What fails, fails before days of training.
+    planned = merge.timed(merge.with_teachers([*before, new], joining, own.use_labels), trained=len(before))
 
     begins_as = old if own.from_old else None
     network = replace(merge.network, begins_as=f"{old.name}'s" if begins_as else "")
@@ -109,7 +110,10 @@ def kept_beside(model: Model) -> list[Any]:
     Of each, only classes that the model still has are kept: some may have been left out of it since.
     """
     places = sorted(Path(model.name, KEPT).glob("[0-9]*"), key=lambda place: place.name.zfill(9))
-    saved = [load_saved(place, [model.arch] if model.arch else []) for place in places]
+    try:
+        saved = [load_saved(place, [model.arch] if model.arch else []) for place in places]
+    except DmcError as error:
+        raise DmcError(f"{error}; or go without `keep_specialists`") from None
     common = [[name for name in one.names if name in model.names] for one in saved]
     specialists = [one.keep(names) for one, names in zip(saved, common, strict=True) if names]
     known = {name for specialist in specialists for name in specialist.names}

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 from dmc.errors import DmcError, first_line
+from dmc.files import digest
 
 
 @contextmanager
@@ -24,9 +25,10 @@ def blaming(path: Path) -> Iterator[None]:
 def run_file(path: Path) -> ModuleType:
     """Run a Python file, and give what it defines as a module.
 
-    The module is known to Python under the file's path: a dataclass looks up the module that it is defined in.
+    Python knows the module by a name of its own, where a dataclass looks up what it is defined in; not by the file's
+    path, which would get into exported files.
     """
-    name = str(path.resolve())
+    name = f"{path.stem}_{digest(str(path.resolve()))}"
     spec = spec_from_file_location(name, path)
     if spec is None or spec.loader is None or not path.is_file():
         raise DmcError(f"no such file: {path}")

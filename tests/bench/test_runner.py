@@ -323,9 +323,12 @@ def test_a_method_of_ones_own_is_one_file(dmc: Dmc, tmp_path: Path) -> None:
         ("x = 1", "must have one subclass of dmc.methods.Method with `learn`; it has 0"),
         (MINE.replace('"mine", "My', '"lwf", "My'), "there is a method 'lwf' already"),
         (MINE.replace('name, title = "mine", "My method"', "memory = 3"), "Mine needs a name and a title"),
-        (
-            MINE.replace("    def learn", '    kinds = ("classifier",)\n\n    def learn'),
-            "kinds of Mine are classes of models",
+        *(
+            (
+                MINE.replace("    def learn", f"    kinds = {kinds}\n\n    def learn"),
+                "kinds of Mine is no tuple of classes",
+            )
+            for kinds in ('("classifier",)', "__import__('dmc').Specialist")
         ),
     ):
         file.write_text(text)

@@ -122,7 +122,7 @@ def test_unlabeled_images_have_no_boxes(squares: Path) -> None:
     """Old objects that are marked in auxiliary images are out of a method's reach."""
     scenes = open_annotated(squares)
     assert all(record.annotation for record in scenes.records())
-    assert not any(record.annotation for record in Unlabeled(scenes).records())
+    assert not any(record.annotation or record.annotated_size for record in Unlabeled(scenes).records())
 
 
 def test_classifiers_do_not_take_labels(labeled_folder: Path, unlabeled: Path) -> None:

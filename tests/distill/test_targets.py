@@ -165,5 +165,5 @@ def test_teachers_that_do_not_go_together_are_refused() -> None:
 
 
 def test_logits_that_are_not_finite_name_the_teacher() -> None:
-    with pytest.raises(DmcError, match="fixed-cd gives logits that are not finite"):
+    with pytest.raises(DmcError, match="fixed-cd gives answers that are not finite"):
         Teachers([fixed("ab", 1, 2), fixed("cd", 1, float("nan"))]).logits(IMAGE)

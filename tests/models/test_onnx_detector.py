@@ -93,7 +93,7 @@ def test_a_file_that_finds_nothing_says_nothing(tmp_path: Path) -> None:
             "yolo",
             "a b",
             ",layout=yolo5",
-            "gives output0 1x6x3, which fits no layout with 2 classes; it would have 1 as yolo5",
+            "gives output0 1x6x3, which does not fit layout yolo5 with 2 classes; it would have 1 as",
         ),
         ("yolo", "a b", ",fit=crop", "there is no fit 'crop'; known are frame, stretch, letterbox"),
         ("yolo", "a b", ",fit=frame", "takes squares of 64 pixels: its fit is stretch or letterbox"),
@@ -200,10 +200,38 @@ def test_files_that_find_something_else_than_boxes_are_refused(tmp_path: Path) -
 
 
 def test_tensorflows_boxes_begin_with_the_top() -> None:
+    """The layout is told by the output's name, and can be overruled."""
     tables = {"boxes": [[0.1, 0.2, 0.3, 0.6]], "scores": [0.9], "classes": [0.0]}
-    for name, box in (("boxes", [0.1, 0.2, 0.3, 0.6]), ("detection_boxes:0", [0.2, 0.1, 0.6, 0.3])):
+    cases = (
+        ("boxes", None, False),
+        ("detection_boxes:0", None, True),
+        ("detection_boxes", "boxes-scores-labels", False),
+    )
+    for name, asked, top_first in cases:
         found = [Output(key.replace("boxes", name), np.array([table])) for key, table in tables.items()]
-        assert KNOWN["boxes-scores-labels"].finds(found, 2).boxes_NM4[0, 0] == pytest.approx(box)
+        box = layout_of(found, 2, asked, "x").finds(found, 2).boxes_NM4[0, 0]
+        assert box == pytest.approx([0.2, 0.1, 0.6, 0.3] if top_first else [0.1, 0.2, 0.3, 0.6])
+
+
+def test_a_background_is_taken_for_one_only_if_scores_add_up_to_one() -> None:
+    """Otherwise a list of classes that is too short would shift all names."""
+    boxes = np.zeros((1, 2, 4))
+    softmax = outputs(boxes=boxes[0], scores=np.array([[0.7, 0.2, 0.1], [0.1, 0.3, 0.6]]))
+    assert layout_of(softmax, 2, None, "x").finds(softmax, 2).scores_NMK[0].tolist() == [
+        pytest.approx([0.2, 0.1]),
+        pytest.approx([0.3, 0.6]),
+    ]
+    sigmoids = outputs(boxes=boxes[0], scores=np.array([[0.7, 0.2, 0.9], [0.1, 0.3, 0.6]]))
+    assert layout_of(sigmoids, 3, None, "x") is KNOWN["boxes-scores"]
+    with pytest.raises(DmcError, match="fits no layout with 2 classes; it would have 3 as boxes-scores"):
+        layout_of(sigmoids, 2, None, "x")
+
+
+def test_class_names_are_as_many_as_the_file_has(tmp_path: Path) -> None:
+    path = write(tmp_path, "end2end", said={"names": "{0: 'thing', 1: 'toy'}"})
+    assert dmc.load(path, classes=["a", "b"]).names == ("a", "b")
+    with pytest.raises(DmcError, match="has 2 class names in its metadata, and is given 3"):
+        dmc.load(path, classes=["a", "b", "c"])
 
 
 def test_class_names_of_a_file_are_numbered_from_0(tmp_path: Path) -> None:

@@ -153,6 +153,9 @@ def test_an_ssdlite_begins_at_random_unless_asked_otherwise(unlabeled: Path) -> 
     assert DetectorConsolidation(lite, unlabeled).config.weights is None
     chosen = Detection().network_for(open_images(unlabeled), NetworkConfig(arch="ssdlite320_mobilenet_v3_large"))
     assert chosen.weights is None
+    paper = Detection().as_in_paper(DetectorConsolidateConfig(arch="ssdlite320_mobilenet_v3_large"), "ssd300_vgg16")
+    assert paper.weights is None
+    assert Detection().as_in_paper(DetectorConsolidateConfig(), "ssd300_vgg16").weights == "imagenet"
     assert Detection().network_for(open_images(unlabeled), NetworkConfig(arch="ssd300_vgg16")).weights == "imagenet"
 
 

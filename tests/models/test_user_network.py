@@ -13,6 +13,7 @@ import dmc as library
 from dmc.errors import DmcError
 from dmc.models.architectures import create
 from dmc.models.detector import Detector
+from dmc.models.load import load_saved
 from tests.conftest import SMALL, Answer, load_specialist, tiny, write_images
 from tests.test_cli import QUICK, bad
 
@@ -84,6 +85,16 @@ def test_code_in_a_folder_is_not_run_by_surprise(
     assert not was_run(folder)
     assert dmc("predict", f"{folder},arch={folder}/net.py:make_network", image).code == 0
     assert was_run(folder)
+
+
+def test_code_that_has_changed_since_is_not_run_with_the_old_weights(tmp_path: Path, net: Path) -> None:
+    """A comparison that is continued, or a specialist that was kept."""
+    arch = f"{net}:make_network"
+    folder = library.Specialist(create(arch, 2), ["x", "y"], SMALL, arch=arch).save(tmp_path / "m")
+    assert load_saved(folder, [arch]).names == ("x", "y")
+    net.write_text(f"{NET}# changed\n")
+    with pytest.raises(DmcError, match=r"net\.py has changed since .*m was saved with a copy of it"):
+        load_saved(folder, [arch])
 
 
 def test_an_own_network_goes_all_the_way(dmc: Dmc, tmp_path: Path, net: Path, aux_folder: Path) -> None:

@@ -168,7 +168,7 @@ def test_broken_teachers_stop_the_run_and_leave_nothing(tmp_path: Path, aux_fold
     broken = tiny("cd", 2)
     torch.nn.init.constant_(broken.module.fc.bias, float("inf"))  # type: ignore[union-attr, arg-type]
     broken.name = "broken-one"
-    with pytest.raises(DmcError, match="broken-one gives logits that are not finite"):
+    with pytest.raises(DmcError, match="broken-one gives answers that are not finite"):
         dmc.consolidate([tiny("ab"), broken], aux_folder, tmp_path / "out", schedule=QUICK)
     assert not (tmp_path / "out").exists()
 
@@ -188,7 +188,7 @@ class Breaking(nn.Module):
 def test_a_teacher_that_breaks_in_mid_run_keeps_the_last_checkpoint(tmp_path: Path, aux_folder: Path) -> None:
     breaking = dmc.Specialist(Breaking(), "cde", SMALL, name="breaking")
     plan = classifiers([tiny("ab"), breaking], aux_folder, QUICK, scale="none")
-    with pytest.raises(DmcError, match="breaking gives logits that are not finite"):
+    with pytest.raises(DmcError, match="breaking gives answers that are not finite"):
         plan.run(tmp_path / "out", RunConfig(checkpoint_every=0))
     state = torch.load(tmp_path / "out" / "checkpoint.pt", weights_only=True)
     assert state["position"]["step"] == 2
@@ -239,7 +239,7 @@ def test_a_teacher_that_breaks_after_the_training_is_refused_before_it_is_compar
     with torch.no_grad():
         parameter.fill_(float("nan"))
     for act in (merge.settle, merge.compare):
-        with pytest.raises(DmcError, match="tiny-2 gives logits that are not finite"):
+        with pytest.raises(DmcError, match="tiny-2 gives answers that are not finite"):
             act(unseen)
 
 

@@ -72,7 +72,7 @@ def test_what_cannot_be_done_is_one_line(dmc: Dmc, place: Path, monkeypatch: pyt
         assert said in answer.err
         assert answer.err.strip().count("\n") == 0
     answer = dmc("check", "yolo.onnx", "yolo.onnx,layout=end2end", "--aux", "photos")
-    assert "which fits no layout with 2 classes" in answer.err
+    assert "which does not fit layout end2end with 2 classes" in answer.err
     assert not Path("out/model.safetensors").exists()
 
 
@@ -96,3 +96,13 @@ def test_unlike_detectors_are_evaluated_side_by_side(place: Path, squares: Path)
     assert isinstance(found, DetectionEvaluation)
     assert found.images == 20
     assert found.per_class["blue"].objects > 0
+
+
+def test_pictures_of_finds_are_not_drawn_among_the_images(
+    dmc: Dmc, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(place)
+    answer = dmc("check", "mine", "yolo.onnx", "--aux", "photos", "--draw", "photos/drawn")
+    assert (answer.code, "photos/drawn lies in photos, which holds images" in answer.err) == (2, True)
+    assert dmc("check", "mine", "yolo.onnx", "--aux", "nowhere", "--draw", "drawn").code == 2
+    assert not Path("drawn").exists()

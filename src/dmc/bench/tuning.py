@@ -15,9 +15,8 @@ from dmc.files import write_text
 from dmc.locks import locked, sweep
 
 FACTORS = (0.01, 0.1, 1, 10, 100)  # times the usual strength: what is tried
-Trial = Callable[
-    [float, Path], float | None
-]  # gives the accuracy at a strength, tried in a folder; None if it diverged
+# Gives the accuracy at a strength, tried in a folder; None if it diverged.
+Trial = Callable[[float, Path], float | None]
 
 
 class SavedAccuracies(RootModel[dict[Annotated[float, Field(strict=False)], float]]):
@@ -37,7 +36,7 @@ def tuned(method: str, usual: float, folder: Path, trial: Trial) -> float:
             tried = {strength: trial(strength, folder / f"{strength:g}") for strength in strengths}
             found = {strength: accuracy for strength, accuracy in tried.items() if accuracy is not None}
             if not found:
-                raise DmcError(f"no strength of {method} could be tried; see failed.txt below {folder}")
+                raise DmcError(f"{method} diverged with every strength that was tried; see failed.txt below {folder}")
             write_text(path, json.dumps(found, indent=2) + "\n")
     accuracies = read_result(path, SavedAccuracies).root
     if not accuracies:

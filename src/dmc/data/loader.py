@@ -35,8 +35,8 @@ MEMORY = NetworkConfig().memory_bytes  # bytes of pixels that are held at once; 
 class ImageLoader(ABC):
     """Images cut into batches.
 
-    A pass over n images has ceil(n / batch size) batches of nearly equal size, so that no batch is ever a single image
-    left over (batch norm cannot train on one).
+    In training, a pass over n images has ceil(n / batch size) batches of nearly equal size, so that no batch is ever a
+    single image left over (batch norm cannot train on one).
     """
 
     skipped: Skipped

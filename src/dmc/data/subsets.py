@@ -26,7 +26,8 @@ class Unlabeled(Source):
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
         for record in self.source.records(seed):
-            yield record._replace(label=UNLABELED, annotation=record.annotation if self.boxes else None)
+            bare = record if self.boxes else record._replace(annotation=None, annotated_size=None)
+            yield bare._replace(label=UNLABELED)
 
     def names(self) -> Iterator[str]:
         return self.source.names()

@@ -28,7 +28,7 @@ class AnchorTeachers(DetectorTeachers):
         """Give every teacher's own answers, and refuse teachers whose anchors differ."""
         with torch.no_grad():
             answers = [self.asked(detector, images_N3HW) for detector in self.inference_models]
-        self.watch([answer.logits_NAK for answer in answers])
+        self.watch([answer.logits_NAK.sum() + answer.boxes_NAB.sum() for answer in answers])
         if images_N3HW.shape[2:] not in self.shapes_checked:  # anchors depend on nothing else
             require_same_anchors([*zip(self.specialists, answers, strict=True)])
             self.shapes_checked.add(images_N3HW.shape[2:])
@@ -63,10 +63,6 @@ class AnchorTeachers(DetectorTeachers):
             target_MT = build_targets(logits, self.union, self.centring)
             boxes_NSB = owned([gathered(a.boxes_NAB, places_NS) for a in answers], owner_NA.gather(1, places_NS))
         return Selected(places_NS, target_MT.view(*places_NS.shape, -1), boxes_NSB)
-
-    def finds(self, images_N3HW: Tensor, sizes: Sequence[Size]) -> list[list[Detections]]:
-        """Give what each teacher finds in each image by itself."""
-        return [teacher.detections(images_N3HW, sizes) for teacher in self.inference_models]
 
     def detections(self, images_N3HW: Tensor, sizes: Sequence[Size], min_score: float = MIN_SCORE) -> list[Detections]:
         """Detect by inference twice: at each anchor, take the most probable class of any teacher, and its box."""

@@ -22,8 +22,6 @@ from dmc.errors import DmcError
 from dmc.metrics.average_precision import Detections
 from dmc.models.detector import MAX_DETECTIONS, MIN_SCORE, NMS, Candidates, Detector
 
-MOST_FINDS = 100  # of one teacher in one image; at most half as many as anchors, since a find has several of these
-
 
 def side_by_side(detectors: Sequence[Detector]) -> DetectorTeachers:
     """Group detectors to find objects together, whatever their anchors are, and the size of their images."""
@@ -52,6 +50,10 @@ class BoxTeachers(DetectorTeachers):
         """The student's transform; without a student, that of the largest teacher, with all proportions kept."""
         return self.student.transform if self.student else ShorterSide(super().transform.size)
 
+    @property
+    def shown(self) -> int:
+        return self.transform.size
+
     def to(self, device: torch.device) -> Self:
         if self.student:
             self.student.to(device)
@@ -66,13 +68,7 @@ class BoxTeachers(DetectorTeachers):
     def each(self, images_N3HW: Tensor, sizes: Sequence[Size] | None = None) -> list[Candidates]:
         """Give every teacher's most probable boxes."""
         frame = (int(images_N3HW.shape[2]), int(images_N3HW.shape[3]))
-        sizes, shown = sizes or [frame] * len(images_N3HW), self.transform.size
-        found = []
-        for teacher in self.inference_models:
-            with self.blaming(teacher):
-                found.append(teacher.candidates(images_N3HW, sizes, shown, min(-(-self.anchors // 2), MOST_FINDS)))
-        self.watch([torch.cat([boxes.flatten(), odds.flatten()]) for boxes, odds in found])
-        return found
+        return self.candidates(images_N3HW, sizes or [frame] * len(images_N3HW))
 
     def select(self, images_N3HW: Tensor, count: int, sizes: Sequence[Size] | None = None) -> Selected:
         """Select the `count` anchors of the student at which some teacher found the most probable objects."""
@@ -98,15 +94,9 @@ class BoxTeachers(DetectorTeachers):
                 self.layouts[frame] = self.learner.answers(torch.zeros_like(images_N3HW[:1])).anchors_A4
         return self.layouts[frame]
 
-    def finds(self, images_N3HW: Tensor, sizes: Sequence[Size]) -> list[list[Detections]]:
-        return [
-            teacher.detections(images_N3HW, sizes, MIN_SCORE, self.transform.size) for teacher in self.inference_models
-        ]
-
     def detections(self, images_N3HW: Tensor, sizes: Sequence[Size], min_score: float = MIN_SCORE) -> list[Detections]:
         """Put together what all teachers find; of a class that several know, boxes hide others as in one detector."""
-        shown = self.transform.size
-        theirs = [teacher.detections(images_N3HW, sizes, min_score, shown) for teacher in self.inference_models]
+        theirs = [teacher.detections(images_N3HW, sizes, min_score, self.shown) for teacher in self.inference_models]
         return [joined(of_image, self.union.columns) for of_image in zip(*theirs, strict=True)]
 
 

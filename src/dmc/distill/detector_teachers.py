@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,10 +18,10 @@ from dmc.distill.answer_table import Part
 from dmc.distill.cache import Kept, noise
 from dmc.distill.teachers import TeacherGroup
 from dmc.metrics.average_precision import Detections
-from dmc.models.detector import MIN_SCORE, Detector
+from dmc.models.detector import MIN_SCORE, Candidates, Detector
 
-log = logging.getLogger("dmc")
 ANCHORS = DetectorConsolidateConfig().anchors
+MOST_FINDS = 100  # of one teacher in one image; at most half as many as anchors, since a find has several of these
 DEFAULT_CENTRING: Centring = "none"  # sigmoid logits are absolute log-odds: see docs/detection.md
 
 
@@ -41,12 +40,6 @@ class DetectorTeachers(TeacherGroup[Detector]):
     def __init__(self, detectors: Sequence[Detector], centring: Centring | None = None, anchors: int = ANCHORS) -> None:
         super().__init__(detectors, centring or DEFAULT_CENTRING)
         self.anchors = anchors  # that are taught in each image
-        for teacher in detectors:
-            if len(teacher.classes) == 1 and self.centring == "per-teacher":
-                log.warning(
-                    f"{teacher.name} has one class ({teacher.names[0]!r}): its normalised logit is always 0 (Eq. 4), "
-                    "so it teaches nothing about that class"
-                )
 
     @property
     def transform(self) -> ShorterSide:
@@ -61,9 +54,24 @@ class DetectorTeachers(TeacherGroup[Detector]):
     def select(self, images_N3HW: Tensor, count: int, sizes: Sequence[Size] | None = None) -> Selected:
         """Select `count` anchors of each image, and tell what the student should answer there."""
 
-    @abstractmethod
+    @property
+    def shown(self) -> int | None:
+        """The pixels on the shorter side that each teacher is told images have; None: what it was made for."""
+        return None
+
+    def candidates(self, images_N3HW: Tensor, sizes: Sequence[Size]) -> list[Candidates]:
+        """Give every teacher's most probable boxes, loosely suppressed."""
+        found = []
+        for teacher in self.inference_models:
+            with self.blaming(teacher):
+                count = min(-(-self.anchors // 2), MOST_FINDS)
+                found.append(teacher.candidates(images_N3HW, sizes, count, self.shown))
+        self.watch([boxes.sum() + odds.sum() for boxes, odds in found])
+        return found
+
     def finds(self, images_N3HW: Tensor, sizes: Sequence[Size]) -> list[list[Detections]]:
         """Give what each teacher finds in each image by itself."""
+        return [teacher.detections(images_N3HW, sizes, MIN_SCORE, self.shown) for teacher in self.inference_models]
 
     @abstractmethod
     def detections(self, images_N3HW: Tensor, sizes: Sequence[Size], min_score: float = MIN_SCORE) -> list[Detections]:

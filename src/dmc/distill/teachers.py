@@ -22,7 +22,7 @@ from dmc.distill.cache import AnswerCache, Kept, noise
 from dmc.distill.folding import folded
 from dmc.distill.targets import build_targets, centred
 from dmc.errors import DmcError, first_line, is_out_of_memory
-from dmc.models.model import AnyModel
+from dmc.models.model import NOT_FINITE, AnyModel
 from dmc.models.specialist import Specialist
 
 # The standard deviation that `balanced` gives the logits of targets: that of specialists which fit their images well.
@@ -93,7 +93,7 @@ class TeacherGroup(ABC, Generic[AnyModel]):
         sound, self.sound = self.sound, []
         for teacher, finite in zip(self.specialists, sound, strict=False):
             if not finite:
-                raise DmcError(f"{teacher.name} gives logits that are not finite; its weights are broken")
+                raise DmcError(f"{teacher.name} {NOT_FINITE}")
 
 
 class Teachers(TeacherGroup[Specialist]):

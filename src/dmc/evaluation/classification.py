@@ -20,6 +20,7 @@ from dmc.device import pick_device
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
 from dmc.evaluation.matching import ClassChoice, known_names, log_left_out, map_class_names, require_known_classes
+from dmc.models.model import NOT_FINITE
 from dmc.models.specialist import Specialist
 from dmc.progress import progress
 from dmc.text import one_line
@@ -98,7 +99,7 @@ def answers(model: Classifier, source: Source) -> tuple[Tensor, int]:
         for batch in stream.in_order(256):
             logits_NK = model.logits(batch.images_N3HW.to(device))
             if not logits_NK.isfinite().all():
-                raise DmcError(f"{model.name} gives logits that are not finite; its weights are broken")
+                raise DmcError(f"{model.name} {NOT_FINITE}")
             pairs_N = batch.labels_N * len(model.classes) + logits_NK.argmax(dim=1).cpu()
             counts_CK += torch.bincount(pairs_N, minlength=counts_CK.numel()).view_as(counts_CK)
             bar.update(len(batch))

@@ -92,8 +92,9 @@ def _from_file(path: Path) -> Method:
         method: Method = found[0]()
     if not (getattr(method, "name", "") and getattr(method, "title", "")):
         raise DmcError(f"{path}: {found[0].__name__} needs a name and a title")
-    if not all(isinstance(kind, type) and issubclass(kind, Model) for kind in method.kinds):
-        raise DmcError(f"{path}: kinds of {found[0].__name__} are classes of models, such as (dmc.Specialist,)")
+    kinds = method.kinds if isinstance(method.kinds, tuple) else (method.kinds, None)
+    if not all(isinstance(kind, type) and issubclass(kind, Model) for kind in kinds):
+        raise DmcError(f"{path}: kinds of {found[0].__name__} is no tuple of classes of models: (dmc.Specialist,) is")
     if type(METHODS.get(method.name, method)).__module__ != module.__name__:
         raise DmcError(f"{path}: there is a method {method.name!r} already")
     if method.name not in METHODS:

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 from torch import nn
 
 from dmc.classes import Classes
-from dmc.config import Output
+from dmc.config import AUTO, Output
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
 from dmc.models.hub import INSTEAD
@@ -178,6 +178,10 @@ class Architectures:
         """Give the preprocessing that the architecture was designed for, as its library states it."""
         arch = self.known(arch)
         return self.find(arch).preprocessing(arch)
+
+    def weights(self, arch: str, asked: str | None) -> str | None:
+        """Give the initial weights that are asked for, or those that help most."""
+        return self.find(arch).usual_weights(arch) if asked == AUTO else asked
 
     @property
     def settings(self) -> tuple[str, ...]:

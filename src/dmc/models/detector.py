@@ -110,6 +110,8 @@ class Detector(Model):
         try:
             with torch.no_grad():
                 answers = self.module(self.blank())
+        except DmcError:
+            raise
         except Exception as error:
             raise DmcError(f"{self.name} does not accept images: {first_line(error)}") from None
         if answers.logits_NAK.shape[2] != self.classes.width:
@@ -148,15 +150,19 @@ class Detector(Model):
         with torch.no_grad():
             seen = self.fitted(images_N3HW, sizes, shown)
             answers = self.answers(seen.images_N3HW)
-            self.require_finite(answers.logits_NAK)
-            found = postprocess(answers, self.scores(answers), self.network.decoded, seen.sizes, min_score)
+            scores_NAK = self.scores(answers)
+            self.require_finite(answers.logits_NAK, answers.boxes_NAB[scores_NAK.amax(dim=2) > min_score])
+            found = postprocess(answers, scores_NAK, self.network.decoded, seen.sizes, min_score)
         if seen.scales_N4 is None:
             return found
         scales_N4 = seen.scales_N4.cpu().numpy()
         return [one._replace(boxes_M4=one.boxes_M4 * scale) for one, scale in zip(found, scales_N4, strict=True)]
 
-    def candidates(self, images_N3HW: Tensor, sizes: Sequence[Size], shown: int, count: int) -> Candidates:
-        """Give the `count` most probable boxes of each image with the log-odds of all classes, loosely suppressed."""
+    def candidates(self, images_N3HW: Tensor, sizes: Sequence[Size], count: int, shown: int | None) -> Candidates:
+        """Give the `count` most probable boxes of each image with the log-odds of all classes, loosely suppressed.
+
+        `sizes` and `shown` are those of `detections`.
+        """
         with torch.no_grad():
             seen = self.fitted(images_N3HW, sizes, shown)
             answers = self.answers(seen.images_N3HW)

@@ -61,7 +61,7 @@ def load(
 
 def load_saved(folder: Path, named: Iterable[str]) -> Model:
     """Load a model that a run saved. If its network is code, it is run if it is among the architectures `named`."""
-    return load(folder, arch=named_code(_read_config(folder, str(folder)).architecture, named))
+    return load(folder, arch=named_code(folder, _read_config(folder, str(folder)).architecture, named))
 
 
 def class_for(arch: str) -> type[Model]:

@@ -30,6 +30,7 @@ from dmc.models.card import Card
 from dmc.seeds import seed_for
 
 AnyModel = TypeVar("AnyModel", bound="Model")  # one kind of model, such as a classifier
+NOT_FINITE = "gives answers that are not finite; it is broken"
 MODELS: dict[str, type[Model]] = {}  # every kind, by its pipeline tag
 
 
@@ -229,10 +230,10 @@ class Model(ABC):
         twin.module = module
         return twin
 
-    def require_finite(self, logits: Tensor) -> None:
-        """Refuse logits that are infinite or not a number: nobody could learn from them."""
-        if not torch.isfinite(logits).all():
-            raise DmcError(f"{self.name} gives logits that are not finite; its weights are broken")
+    def require_finite(self, *answers: Tensor) -> None:
+        """Refuse answers that are infinite or not a number: nobody could learn from them."""
+        if not all(bool(answer.isfinite().all()) for answer in answers):
+            raise DmcError(f"{self.name} {NOT_FINITE}")
 
     @property
     def settings(self) -> dict[str, Any]:

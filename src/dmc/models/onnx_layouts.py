@@ -5,6 +5,7 @@ yolo5                one output, N x boxes x (5 + classes): center and size, obj
 end2end              one output, N x boxes x 6: corners, score, label
 boxes-scores         N x boxes x 4: corners; N x boxes x classes, maybe with a background before them: scores
 boxes-scores-labels  three outputs, maybe for one image without an axis for it: corners, score, label
+tensorflow           the same, but corners have the top first
 detr                 N x queries x 4: center and size; N x queries x (classes, maybe with none after them): logits
 detr-sigmoid         the same where each class is decided on its own, and outputs after the classes mean nothing
 """
@@ -111,7 +112,8 @@ class BoxesScores(Layout):
         pair = boxes_and_table(outputs)
         if pair is None or outside(pair[1].floats):
             return set()
-        return {pair[1].shape[2], pair[1].shape[2] - 1}
+        columns = pair[1].shape[2]
+        return {columns, columns - 1} if np.allclose(pair[1].floats.sum(axis=2), 1, atol=0.01) else {columns}
 
     def finds(self, outputs: Sequence[Output], classes: int) -> Finds:
         pair = boxes_and_table(outputs)
@@ -165,8 +167,6 @@ class BoxesScoresLabels(Layout):
         parts = self._parts(outputs)
         assert parts is not None
         boxes, scores, labels = (part.floats for part in parts)
-        if "detection_boxes" in parts[0].name.lower():  # TensorFlow's, which begin with the top
-            boxes = boxes[..., [1, 0, 3, 2]]
         if boxes.ndim == 2:  # of the only image
             boxes, scores, labels = boxes[None], scores[None], labels[None]
         return pooled(boxes, spread(scores, labels, classes))
@@ -184,6 +184,18 @@ class BoxesScoresLabels(Layout):
         return boxes[0], rest[0], rest[1]
 
 
+class TensorFlow(BoxesScoresLabels):
+    """What TensorFlow's detection models give; they call it detection_boxes."""
+
+    def classes_in(self, outputs: Sequence[Output]) -> set[int]:
+        named = any("detection_boxes" in one.name.lower() for one in outputs)
+        return super().classes_in(outputs) if named else set()
+
+    def finds(self, outputs: Sequence[Output], classes: int) -> Finds:
+        found = super().finds(outputs, classes)
+        return found._replace(boxes_NM4=found.boxes_NM4[..., [1, 0, 3, 2]])
+
+
 ANY = set(range(1, 100_001))  # what the labels themselves do not tell
 LAYOUTS: Mapping[str, Layout] = {
     "yolo": Yolo(),
@@ -191,9 +203,13 @@ LAYOUTS: Mapping[str, Layout] = {
     "end2end": EndToEnd(),
     "boxes-scores": BoxesScores(),
     "boxes-scores-labels": BoxesScoresLabels(),
+    "tensorflow": TensorFlow(),
     "detr": Detr(),
     "detr-sigmoid": DetrSigmoid(),
 }
+
+
+SURELY = ("end2end", "tensorflow")  # layouts that go before others that would fit, too
 
 
 def layout_of(outputs: Sequence[Output], classes: int, asked: str | None, name: str) -> Layout:
@@ -204,8 +220,8 @@ def layout_of(outputs: Sequence[Output], classes: int, asked: str | None, name: 
     tried = {key: layout for key, layout in LAYOUTS.items() if key == asked or (asked is None and layout.guessed)}
     counts = {key: layout.classes_in(outputs) for key, layout in tried.items()}
     fitting = [key for key, found in counts.items() if classes in found]
-    if "end2end" in fitting:  # six columns, of which the last has labels only, are no scores
-        fitting = ["end2end"]
+    # Six columns, of which the last has labels only, are no scores; nobody but TensorFlow uses its names.
+    fitting = [key for key in fitting if key in SURELY] or fitting
     if len(fitting) == 1:
         return LAYOUTS[fitting[0]]
     if fitting:
@@ -218,7 +234,8 @@ def layout_of(outputs: Sequence[Output], classes: int, asked: str | None, name: 
         for key, layout in LAYOUTS.items()
         if not (asked or layout.guessed) and classes in layout.classes_in(outputs)
     )
-    raise DmcError(f"{name} gives {given}, which fits no layout with {classes} classes{hint}")
+    wanted = "fits no layout" if asked is None else f"does not fit layout {asked}"
+    raise DmcError(f"{name} gives {given}, which {wanted} with {classes} classes{hint}")
 
 
 def boxes_and_table(outputs: Sequence[Output]) -> tuple[Output, Output] | None:

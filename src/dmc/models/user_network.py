@@ -58,16 +58,22 @@ class UserNetworks(ClassifierSource):
         copy = folder / file
         if not file.is_file():
             return f"{copy}:{name}"
-        if copy.is_file() and copy.read_bytes() != file.read_bytes():
+        if copy.is_file() and copy.read_text("utf-8") != file.read_text("utf-8"):
             raise DmcError(f"{file} and {copy} differ; say which one to run by its whole path")
         return given
 
 
-def named_code(saved_as: str, named: Iterable[str]) -> str | None:
-    """Find the user's name for a saved network's code, `../net.py:make` for `net.py:make`; None if there is none."""
+def named_code(folder: Path, saved_as: str, named: Iterable[str]) -> str | None:
+    """Find the user's name for a saved network's code, `../net.py:make` for `net.py:make`; None if there is none.
+
+    Refuse code that has changed since: the weights in the folder belong to the old one.
+    """
     for name in named:
         file, function = _parts(name)
         if file.suffix == ".py" and f"{file.name}:{function}" == saved_as:
+            copy = folder / file.name
+            if file.is_file() and copy.is_file() and copy.read_text("utf-8") != file.read_text("utf-8"):
+                raise DmcError(f"{file} has changed since {folder} was saved with a copy of it: use another folder")
             return name
     return None
 

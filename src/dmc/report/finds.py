@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from dmc.data.decode import DecodeError, opened, upright_rgb
-from dmc.data.open import OneSet, open_images
+from dmc.data.open import OneSet, open_images, require_outside
 from dmc.errors import DmcError
 from dmc.files import replacing
 from dmc.models.model import Model
@@ -24,9 +24,10 @@ def draw_finds(teachers: Sequence[Model], aux: OneSet | Sequence[OneSet], folder
         raise DmcError(f"{teachers[0].name} is a {task.singular}: it finds no boxes that could be drawn")
     if folder.is_file():
         raise DmcError(f"{folder} is a file; give a folder to draw to")
+    require_outside(folder, aux)
+    records = list(islice(open_images(aux).records(seed), SHOWN))
     folder.mkdir(parents=True, exist_ok=True)
     drawn = []
-    records = list(islice(open_images(aux).records(seed), SHOWN))
     for number, teacher in enumerate(teachers, start=1):
         answers = task.predict(teacher, records, task.predict_config())
         for i, (record, answer) in enumerate(zip(records, answers, strict=True), start=1):

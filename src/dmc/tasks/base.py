@@ -89,8 +89,9 @@ class VisionTask(ABC, Generic[AnyModel]):
 
     def as_in_paper(self, config: AnyConfig, arch: str) -> AnyConfig:
         """Fill in the paper's network: this architecture and its initial weights, where nothing else was asked for."""
-        weights = self.paper_weights if config.weights == AUTO else config.weights
-        return config.changed({"arch": config.arch or arch, "weights": weights})
+        arch = config.arch or arch
+        usual = self.paper_weights and self.model.architectures.weights(arch, AUTO)  # some networks have none
+        return config.changed({"arch": arch, "weights": usual if config.weights == AUTO else config.weights})
 
     def seen_by(self, network: NetworkChoice, like: Preprocessing | None) -> Preprocessing:
         """Give what a network sees: what `like` or its architecture says, at the size that was chosen."""

@@ -115,9 +115,11 @@ class ClassifierConsolidation(Consolidation[Specialist]):
     def different_views(self) -> int | None:
         return None if self.schedule.pad != 0 else 2 if self.schedule.flip else 1
 
-    def prepare(self, loader: ImageLoader) -> None:
+    def prepare(self, loader: ImageLoader, unseen: ImageLoader) -> None:
         if self.config.scale not in (None, "none"):
-            self.teachers.measure_scales(self.config.scale, sample(loader))
+            # New images would speak for their own teacher, and selected ones are clearer than others.
+            images = unseen if self.joining or self.select else loader
+            self.teachers.measure_scales(self.config.scale, sample(images))
 
     def settle(self, unseen: ImageLoader) -> None:
         """Scale the outputs so that each block of classes wins its share and the student is as sure as its teachers."""

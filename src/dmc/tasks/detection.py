@@ -10,7 +10,6 @@ from pydantic import BaseModel, Field
 
 from dmc.choices import NetworkChoice, clamped, shorter_side
 from dmc.config import (
-    AUTO,
     DETECTION,
     DetectorConsolidateConfig,
     DetectorPredictConfig,
@@ -94,12 +93,12 @@ class Detection(VisionTask[Detector]):
         """Choose a RetinaNet as large as the machine can train, at about the images' own size."""
         arch, size, weights = asked.arch, asked.size, asked.weights
         if arch is not None:
-            usual = Detector.architectures.find(arch).usual_weights(arch)
-            return NetworkChoice(arch, size, usual if weights == AUTO else weights, "as asked")
+            return NetworkChoice(arch, size, Detector.architectures.weights(arch, weights), "as asked")
         side, on_cpu = shorter_side(images), pick_device().type == "cpu"
         arch = "retinanet_resnet18_fpn" if on_cpu else "retinanet_resnet50_fpn"
         size = size or min(320 if on_cpu else 640, max(64, side // 32 * 32))
-        return NetworkChoice(arch, size, "imagenet" if weights == AUTO else weights, f"images of about {side} pixels")
+        weights = Detector.architectures.weights(arch, weights)
+        return NetworkChoice(arch, size, weights, f"images of about {side} pixels")
 
     def untrained(
         self, source: Source, network: NetworkChoice, like: Preprocessing | None, output: Output | None, seed: int

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dmc.config import AUTO, DETECTION, DetectorConsolidateConfig, LossName, Schedule
+from dmc.config import DETECTION, DetectorConsolidateConfig, LossName, Schedule
 from dmc.consolidation import Consolidation
 from dmc.data.auxiliary import Images
 from dmc.data.batch import Batch
@@ -27,9 +27,9 @@ from dmc.distill.detector_agreement import SURE, DetectorAgreement, sample
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.distill.losses import loss_named
 from dmc.distill.scene_labels import SceneLabels
-from dmc.distill.survey import survey
+from dmc.distill.survey import Survey
 from dmc.errors import DmcError
-from dmc.models.detector import MIN_SCORE, Detector
+from dmc.models.detector import Detector
 from dmc.models.one_stage import Answers, gathered
 from dmc.training.findings import Findings, Measure
 from dmc.training.objective import Objective
@@ -103,15 +103,16 @@ class DetectorConsolidation(Consolidation[Detector]):
             raise DmcError("loss 'kd' compares softmax distributions; detectors have log-odds: use 'l2' or 'l1'")
         self.teachers = AnchorTeachers(teachers, config.centring, config.anchors)
         arch = self._student_arch(teachers, config)
-        chosen = {
-            "weights": Detector.architectures.find(arch).usual_weights(arch)
-            if config.weights == AUTO
-            else config.weights,
-            "centring": self.teachers.centring,
-        }
-        super().__init__(aux, config.changed(chosen), schedule)
+        weights, centring = Detector.architectures.weights(arch, config.weights), self.teachers.centring
+        super().__init__(aux, config.changed({"weights": weights, "centring": centring}), schedule)
         self.student = self._new_student(teachers)
         self._choose_matching(teachers)
+        for teacher in teachers:
+            if len(teacher.classes) == 1 and centring == "per-teacher":
+                log.warning(
+                    f"{teacher.name} has one class ({teacher.names[0]!r}): its normalised logit is always 0 (Eq. 4), "
+                    "so it teaches nothing about that class"
+                )
         self._require_lasting_answers()
 
     def join(self, images: Source, with_labels: bool = False) -> None:
@@ -134,11 +135,15 @@ class DetectorConsolidation(Consolidation[Detector]):
         self.config = self.config.changed({"matching": matching})
         if matching == "boxes":
             self.teachers = BoxTeachers(teachers, self.student, self.config.centring, self.config.anchors)
+            bound = Detector.architectures.find(self.student.require_arch()).only_size(self.student.require_arch())
+            larger = "a student of another family (`arch`) may see more" if bound else "`size` sets how many"
             for teacher in teachers:
-                if teacher.preprocessing.size > self.transform.size:
+                # A letterbox is as wide as the longer side of an image, most of which have sides of 4 to 3.
+                wanted = teacher.preprocessing.size * (3 / 4 if teacher.network.fit == "letterbox" else 1)
+                if wanted > self.transform.size:
                     log.warning(
                         f"{teacher.name} was made for images of {teacher.preprocessing.size} pixels and will see the "
-                        f"student's, of {self.transform.size}, made larger: small objects escape it; size sets how many"
+                        f"student's, of {self.transform.size}, made larger: small objects escape it; {larger}"
                     )
             squeezed = [one.name for one in teachers if one.network.fit != "stretch"] if self.transform.square else []
             if squeezed:
@@ -224,32 +229,33 @@ class DetectorConsolidation(Consolidation[Detector]):
             if not objects
         ]
 
-    def prepare(self, loader: ImageLoader) -> None:
-        """Look at what teachers of any kind find in some images, before they teach it."""
-        if isinstance(self.teachers, BoxTeachers):
-            self._survey(self.teachers, (batch.to(pick_device()) for batch in sample(loader)))
+    def prepare(self, loader: ImageLoader, unseen: ImageLoader) -> None:
+        """Look at what the teachers find in the images that the student will be compared on."""
+        survey = Survey(self.teachers)
+        for batch in sample(unseen):
+            survey.look(batch.to(pick_device()))
+        survey.require_possible()
+        survey.warn()
 
-    def _survey(self, teachers: BoxTeachers, batches: Iterable[Batch]) -> None:
-        for teacher, seen in zip(teachers.specialists, survey(teachers, batches), strict=True):
-            if not seen.with_finds:
-                log.warning(
-                    f"{teacher.name} finds nothing in {seen.images} auxiliary images (no score above {MIN_SCORE:.0%}): "
-                    "it teaches only that its classes are not there; does it see what it was made for?"
-                )
+    def require_sense(self, batch: Batch, trained: int) -> None:
+        survey = Survey(self.teachers)
+        survey.look(batch.to(pick_device()))
+        survey.require_possible(trained)
 
     def measure_teachers(self, batches: Iterable[Batch]) -> dict[str, Any]:
         images, objects = 0, [0] * len(self.teachers.specialists)
         shown = [0] * len(objects)  # images with objects
-        logits = []
+        survey, logits = Survey(self.teachers), []
         for batch in map(DetectionBatch.of, batches):
-            if isinstance(self.teachers, BoxTeachers) and not images:
-                self._survey(self.teachers, [batch])
+            survey.look(batch)
             images += len(batch)
             selected = self.teachers.select(batch.images_N3HW, self.config.anchors, batch.sizes)
             logits.append(selected.logits_NST.flatten(0, 1))
             for i, finds in enumerate(self.teachers.finds(batch.images_N3HW, batch.sizes)):
                 counts = [int((found.scores_M > SURE).sum()) for found in finds]
                 objects[i], shown[i] = objects[i] + sum(counts), shown[i] + sum(map(bool, counts))
+        survey.require_possible()
+        survey.warn()
         target_MT, columns = torch.cat(logits), self.teachers.union.columns
         spreads = [round(float(target_MT[:, list(own)].std()), 2) for own in columns]
         return {"images": images, "logit_spreads": spreads, "objects": objects, "images_with_objects": shown}
