@@ -148,6 +148,14 @@ def test_heights_use_the_space(tmp_path: Path, figures: list[Figure]) -> None:
         assert 0 <= min(ticks) < max(ticks) < 100.01
 
 
+def test_what_is_below_zero_is_drawn_too(tmp_path: Path, figures: list[Figure]) -> None:
+    """Forgetting is negative where later lessons helped. One point in each line is a whole figure."""
+    lines = [Series(name, look_of(name), [10], [y]) for name, y in (("dmc", -0.003), ("lwf", -0.012))]
+    draw_lines(lines, "x", "y", "title", tmp_path / "f.png")
+    low, high = figures[0].axes[0].get_ylim()
+    assert low < -1.2 < -0.3 < high
+
+
 def test_bars_begin_at_nothing_and_say_what_they_are() -> None:
     _, plots = new_figure(1, 2, size=(3, 3))
     rows = [

@@ -207,8 +207,9 @@ def _fit_height(axes: Any, series: Sequence[Series]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     drawn = [y for line in series for y in line.drawn]
-    drawn += [edge for line in series if line.spread for edges in _band(line) for edge in edges if not isnan(edge)]
-    inside = [min(max(value, 0), 100) for value in drawn]  # a band may lie below 0% or above 100%
+    lowest, highest = min([0, *drawn]), max([100, *drawn])  # forgetting may be negative
+    edges = [edge for line in series if line.spread for both in _band(line) for edge in both if not isnan(edge)]
+    inside = [*drawn, *(min(max(edge, lowest), highest) for edge in edges)]  # of accuracies, 0 to 100% of a band
     low = floor(min([*inside, 99]))
     ticks = MaxNLocator(nbins=8, steps=[1, 2, 5, 10]).tick_values(low, max(low + 1, *inside))
     margin = 0.02 * (ticks[-1] - ticks[0])
