@@ -51,9 +51,6 @@ def learned(
     if rest.get("cache") is not None:
         require_outside(Path(rest["cache"]), data, val)
     before = kept_beside(old) if own.keep_specialists else [old]
-    unsaveable = [one.name for one in before if own.keep_specialists and one.arch is None]
-    if unsaveable:
-        raise DmcError(f"{unsaveable[0]} cannot be saved beside the result: go without `keep_specialists`")
     merge = Merge.chosen([old], aux, out, how, rest, share=0.5)
     new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
     joining = source if own.use_new or own.use_labels else None
@@ -107,7 +104,8 @@ def require_news(old: Model, source: Source) -> None:
 def kept_beside(model: Model) -> list[Any]:
     """Load the specialists that a model was merged from, if they were kept; otherwise it stands for them itself.
 
-    Of each, only classes that the model still has are kept: some may have been left out of it since.
+    Of each, only classes that the model still has are kept: some may have been left out of it since. Refuse one that
+    could not be kept again.
     """
     places = sorted(Path(model.name, KEPT).glob("[0-9]*"), key=lambda place: place.name.zfill(9))
     try:
@@ -123,6 +121,9 @@ def kept_beside(model: Model) -> list[Any]:
             f"{Path(model.name, KEPT)} does not hold all that {model.name} was merged from: no model there knows "
             f"{listed(unknown, 5)}; to merge with {model.name} itself, go without `keep_specialists`"
         )
+    unsaveable = [one.name for one in specialists or [model] if one.arch is None]
+    if unsaveable:
+        raise DmcError(f"{unsaveable[0]} cannot be saved beside the result: go without `keep_specialists`")
     return specialists or [model]
 
 

@@ -135,22 +135,7 @@ class DetectorConsolidation(Consolidation[Detector]):
         self.config = self.config.changed({"matching": matching})
         if matching == "boxes":
             self.teachers = BoxTeachers(teachers, self.student, self.config.centring, self.config.anchors)
-            bound = Detector.architectures.find(self.student.require_arch()).only_size(self.student.require_arch())
-            larger = "a student of another family (`arch`) may see more" if bound else "`size` sets how many"
-            for teacher in teachers:
-                # A letterbox is as wide as the longer side of an image, most of which have sides of 4 to 3.
-                wanted = teacher.preprocessing.size * (3 / 4 if teacher.network.fit == "letterbox" else 1)
-                if wanted > self.transform.size:
-                    log.warning(
-                        f"{teacher.name} was made for images of {teacher.preprocessing.size} pixels and will see the "
-                        f"student's, of {self.transform.size}, made larger: small objects escape it; {larger}"
-                    )
-            squeezed = [one.name for one in teachers if one.network.fit != "stretch"] if self.transform.square else []
-            if squeezed:
-                log.warning(
-                    f"{', '.join(squeezed)} will see images that are squeezed into squares, as the student "
-                    f"({self.student.arch}) does: a student of another family (arch) would keep their proportions"
-                )
+            self._name_misfits(teachers)
             return
         for other in (*teachers[1:], self.student):
             if not same_anchors([teachers[0], other]):
@@ -161,6 +146,26 @@ class DetectorConsolidation(Consolidation[Detector]):
                     f"{teacher.name} was made for images of {teacher.preprocessing.size} pixels and sees "
                     f"{self.transform.size}: all models must see the same pixels, anchor by anchor; size sets how many"
                 )
+
+    def _name_misfits(self, teachers: Sequence[Detector]) -> None:
+        """Warn of teachers that will see the student's images in another form than they were made for."""
+        arch, size = self.student.require_arch(), self.transform.size
+        bound = Detector.architectures.find(arch).only_size(arch)
+        larger = "a student of another family (arch) may see more" if bound else "size sets how many"
+        for teacher in teachers:
+            # A letterbox is as wide as the longer side of an image, most of which have sides of 4 to 3.
+            wanted = teacher.preprocessing.size * (3 / 4 if teacher.network.fit == "letterbox" else 1)
+            if wanted > size:
+                log.warning(
+                    f"{teacher.name} was made for images of {teacher.preprocessing.size} pixels and will see the "
+                    f"student's, of {size}, made larger: small objects escape it; {larger}"
+                )
+        squeezed = [one.name for one in teachers if one.network.fit != "stretch"] if self.transform.square else []
+        if squeezed:
+            log.warning(
+                f"{', '.join(squeezed)} will see images that are squeezed into squares, as the student ({arch}) does: "
+                "a student of another family (arch) would keep their proportions"
+            )
 
     @staticmethod
     def _student_arch(teachers: Sequence[Detector], config: DetectorConsolidateConfig) -> str:
