@@ -128,3 +128,20 @@ def test_teachers_are_asked_about_as_many_images_at_once_as_the_student_learns_f
     plan.open_loaders(tmp_path)
     assert max(asked) == STILL.batch_size
     assert sum(asked) == 216
+
+
+def test_teachers_select_in_the_precision_of_the_training(tmp_path: Path) -> None:
+    """On many machines `auto` is bf16; what was seen is kept in half precision, which autocast does not join."""
+    schedule = STILL.changed({"precision": "bf16"})
+    for teachers, images in (([tiny("ab", 1), tiny("cd", 2)], NOISE), ([small("ab"), small("cd", seed=1)], None)):
+        source = write_images(tmp_path / "images", 20, size=64) if images is None else images
+        out = tmp_path / teachers[0].singular
+        dmc.consolidate(teachers, source, out, schedule=schedule, select=10, weights="random", report=False)
+        assert len(json.loads((out / "selected.json").read_text())["names"]) == 10
+
+
+def test_new_images_do_not_outweigh_those_that_were_selected() -> None:
+    new = ArrayImages(NOISE[:100], np.arange(100) % 2, ("c", "d"))
+    plan = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL, select=40)
+    plan.join(new)
+    assert plan.trained_on == 40 + 20

@@ -119,7 +119,8 @@ class Consolidation(ABC, Generic[AnyModel]):
                 f"labels of new images would undo the old classes of {self.student.singular}s: leave out `use_labels`, "
                 "or train on them without labels (`use_new=True`)"
             )
-        self.joining = sample_of(images, min(len(images), len(self.aux) // 2), self.config.seed)
+        most = (self.select or len(self.aux)) // 2
+        self.joining = sample_of(images, min(len(images), most), self.config.seed)
         self.with_labels = with_labels
 
     def joined(self, aux: Source) -> Source:
@@ -275,6 +276,10 @@ class Consolidation(ABC, Generic[AnyModel]):
         """Give the images that teach most, if not all are to be trained on."""
         if self.select is None:
             return images
-        at_once, precision = self.schedule.batch_size, self.schedule.precision  # as in training: what fits there, fits
-        with autocast(precision, pick_device()):
-            return select(images, self.select, self.transform, self.seen_in, at_once, self.config.seed, folder)
+        at_once = self.schedule.batch_size  # as in training: what fits there, fits
+
+        def asked(batch: Batch) -> Tensor:
+            with autocast(self.schedule.precision, pick_device()):
+                return self.seen_in(batch)
+
+        return select(images, self.select, self.transform, asked, at_once, self.config.seed, folder)

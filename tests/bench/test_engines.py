@@ -57,10 +57,11 @@ def test_several_processes_give_the_same_bits_as_one(
 ) -> None:
     command = ("bench", "digits", "--profile", "smoke", "--orders", 1, "-o", tmp_path / "b")
     said = dmc(*command, "--methods", f"finetuning,{broken_method}", "--jobs", 2, "--json")
-    assert said.code == 0, said.err
-    lines = said.err.splitlines()
-    assert lines.count("dmc: broken, order 0: ZeroDivisionError: division by zero") == 1
+    assert said.code == 2, said.err
+    *lines, last = said.err.splitlines()
+    assert lines.count("dmc: broken, order 0: ZeroDivisionError: division by zero (failed.txt has more)") == 1
     assert all(line.startswith(tuple(f"dmc: {name}, order " for name in METHODS)) for line in lines)
+    assert last == "dmc: failed, and not in the table: broken, order 0 (ZeroDivisionError: division by zero)"
     assert (tmp_path / "b" / "order-0" / "broken" / "failed.txt").read_text().startswith("ZeroDivisionError")
     in_turn = replace(bench, folder=tmp_path / "in turn")
     in_turn.run_all(methods_named("finetuning,broken"), [0], Local())

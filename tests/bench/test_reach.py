@@ -127,7 +127,13 @@ class Hoarder(Spy):
 
 
 @pytest.mark.parametrize(
-    "note", [torch.zeros(4, 3, 8, 8), torch.zeros(4, 3 * 8 * 8), torch.zeros((4, 3 * 8 * 8), dtype=torch.uint8)]
+    "note",
+    [
+        torch.zeros(4, 3, 8, 8),
+        torch.zeros(4, 3 * 8 * 8),
+        torch.zeros(4 * 3 * 8 * 8),
+        torch.zeros((4, 3 * 8 * 8), dtype=torch.uint8),
+    ],
 )
 def test_a_method_cannot_keep_more_images_than_it_declared(bench: Bench, note: Tensor) -> None:
     bench.settle()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from dmc.metrics.incremental import Confusion, StreamScores
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile, strength_for
 from dmc.recipes.recipe import comparisons, load_recipes
+from dmc.report.bench import other_orders
 from tests.conftest import Answer, tiny, write_images
 
 Dmc = Callable[..., Answer]
@@ -137,8 +139,9 @@ def test_a_cell_that_diverges_does_not_stop_the_others(
     monkeypatch.setattr("dmc.methods.lwf.TEMPERATURE", float("nan"))
     said = dmc("bench", "digits", "--group-size", 3, "--profile", "smoke", "--orders", 1,
                "--methods", "lwf,finetuning", "-o", tmp_path / "b")  # fmt: skip
-    assert said.code == 0
+    assert said.code == 2
     assert "lwf, order 0: training diverged: loss is not finite" in said.err
+    assert "failed, and not in the table: lwf, order 0 (training diverged: loss is not finite" in said.err
     assert "Finetuning" in said.out
     assert "LwF" not in said.out
     assert "diverged" in (tmp_path / "b" / "order-0" / "lwf" / "failed.txt").read_text()
@@ -322,6 +325,9 @@ def test_a_method_of_ones_own_is_one_file(dmc: Dmc, tmp_path: Path) -> None:
         ("import nothing_like_it", "ModuleNotFoundError: No module named 'nothing_like_it'"),
         ("x = 1", "must have one subclass of dmc.methods.Method with `learn`; it has 0"),
         (MINE.replace('"mine", "My', '"lwf", "My'), "there is a method 'lwf' already"),
+        (MINE.replace("My method", "DMC"), "there is a method with the title 'DMC' already"),
+        (MINE.replace('"mine", "My', '"a/b", "My'), "a method is not called 'a/b'"),
+        (MINE.replace('"mine", "My', '"shared", "My'), "a method is not called 'shared'"),
         (MINE.replace('name, title = "mine", "My method"', "memory = 3"), "Mine needs a name and a title"),
         *(
             (
@@ -336,6 +342,60 @@ def test_a_method_of_ones_own_is_one_file(dmc: Dmc, tmp_path: Path) -> None:
         assert (said.code, said.err.count("\n")) == (2, 1)
         assert words in said.err
     assert f"no such file: {tmp_path}/gone.py" in dmc(*command, "--methods", tmp_path / "gone.py").err
+
+
+def test_a_method_that_has_changed_is_not_mixed_with_its_old_results(dmc: Dmc, tmp_path: Path) -> None:
+    """Neither finished cells, nor runs that a bug broke off, belong to another file."""
+    file, out = tmp_path / "mine.py", tmp_path / "b"
+    file.write_text(MINE)
+    command = ("bench", "digits", "--group-size", 5, "--profile", "smoke", "--orders", 1, "-o", out, "--methods", file)
+    try:
+        assert dmc(*command).code == 0
+        file.write_text(f"{MINE}\n# changed\n")
+        METHODS.pop("mine")
+        said = dmc(*command)
+        assert (said.code, said.out) == (2, "")
+        assert f"{file} has changed since {out}/order-0/mine was begun with it: remove that folder" in said.err
+        shutil.rmtree(out / "order-0" / "mine")
+        assert dmc(*command).code == 0
+    finally:
+        METHODS.pop("mine", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("", "mine gives a NoneType back, not Learned([model])"),
+        ("return wide", "mine gives a Specialist back, not Learned([model])"),
+        ("return Learned(wide)", "Learned takes a list of models, Learned([model])"),
+        ("return Learned([])", "Learned takes a list of models, Learned([model])"),
+        ("return Learned([wide], {'seen': 3})", "Learned takes tensors as notes, by name"),
+        ("return Learned([old])", "the model of mine does not know 3 after group 1"),
+        ("return before.notes['gone']", "KeyError: 'gone' (failed.txt has more)"),
+    ],
+)
+def test_what_a_method_gives_back_is_checked(given: str, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(MINE.replace('return Learned([fitted(wide, lesson, "mine")])', given))
+    bench = Bench("digits", 5, load_profile("smoke", "digits"), tmp_path / "b")
+    bench.settle()
+    try:
+        (method,) = methods_named(str(file))
+        assert bench.run_cell(method, 0) == reason
+        told = (bench.cell_folder("mine", 0) / "failed.txt").read_text()
+        assert (f'File "{file}", line' in told) == ("KeyError" in reason)
+    finally:
+        METHODS.pop("mine", None)
+
+
+def test_rows_of_different_class_orders_are_said_not_to_compare() -> None:
+    first, second = (StreamScores([1, 2], [0.9, a], [[0.9], [a, a]], {"a": a}) for a in (0.5, 0.7))
+    found = {"lwf": {0: first, 1: second}, "oracle": {0: second}}
+    assert other_orders(found).endswith("so rows do not compare. LwF: 0, 1; Oracle: 0.")
+    assert summary(found)["lwf"]["intransigence"] is None
+    both = {"lwf": {0: first, 1: second}, "oracle": {0: second, 1: second}}
+    assert other_orders(both) == ""
+    assert summary(both)["lwf"]["intransigence"]["mean"] == pytest.approx(0.1)
 
 
 OWN = """

@@ -93,17 +93,23 @@ class Reproduction:
 
     def run(self, engine: Engine) -> list[Row]:
         """Run what is not finished yet, and give the rows. All data is looked for before anything trains."""
-        benches, compared = self.ready(), self.comparisons()
-        cells: dict[Path, Cell] = {}  # by folder: two comparisons may have the same settings
-        for name, bench in benches.items():
+        benches = self.ready()
+        for bench in benches.values():
             bench.settle()
-            found = bench.cells([*self.rows_of(compared[name]).values()], range(self.orders))
-            cells |= {cell.folder: cell for cell in found}
-        engine.run(list(cells.values()))
+        engine.run(self.cells(benches))
         rows = self.rows(benches)
         if not rows:
             raise DmcError(f"no cell is finished; see failed.txt below {self.folder}")
         return rows
+
+    def cells(self, benches: Mapping[str, Bench]) -> list[Cell]:
+        """Give the cells that are not finished."""
+        compared = self.comparisons()
+        cells: dict[Path, Cell] = {}  # by folder: two comparisons may have the same settings
+        for name, bench in benches.items():
+            found = bench.cells([*self.rows_of(compared[name]).values()], range(self.orders))
+            cells |= {cell.folder: cell for cell in found}
+        return list(cells.values())
 
     def made(self, rows: Sequence[Row]) -> dict[str, list[dict[str, Any]]]:
         """Tell how each row was made: commit, versions and minutes of each of its groups."""

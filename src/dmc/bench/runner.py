@@ -7,6 +7,7 @@ DIR/order-0/shared/group-1-of-10-classes/specialist/  a later group's own model,
 DIR/order-0/shared/10-classes-5e2f0c1a/               the two above where the profile names the groups, by classes
 DIR/order-0/dmc/group-1/confusion.npy                 a finished group (of detectors: precisions.json)
 DIR/order-0/dmc/group-1/made.json                     commit, versions, minutes
+DIR/order-0/mine/method.py                            a copy of the user's file that the method came from
 DIR/order-0/shared/answers/                           of teachers about auxiliary images, if the profile has `views`
 DIR/tuning/                                           the same on two groups of validation data, for each strength
 """
@@ -18,6 +19,7 @@ import logging
 import os
 import re
 import time
+import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -33,7 +35,7 @@ from dmc.bench.datasets import require
 from dmc.bench.engines import Engine
 from dmc.bench.streams import ClassStream, needed_data, open_stream, validation
 from dmc.bench.tuning import tuned
-from dmc.classes import counted
+from dmc.classes import counted, listed
 from dmc.config import RESUMED
 from dmc.data.sources import Source
 from dmc.data.subsets import ListedImages
@@ -53,7 +55,7 @@ from dmc.training.loop import DIVERGED
 from dmc.training.run_folder import made
 
 log = logging.getLogger("dmc")
-MADE, GROUPS, FAILED = "made.json", "groups.json", "failed.txt"
+MADE, GROUPS, FAILED, CODE = "made.json", "groups.json", "failed.txt", "method.py"
 
 
 class SavedGroups(RootModel[list[Annotated[list[str], Field(min_length=1)]]]):
@@ -134,10 +136,21 @@ class Bench:
         engine.run(self.cells(methods, orders))
 
     def cells(self, methods: Sequence[Method], orders: Iterable[int]) -> list[Cell]:
-        """Give the cells that are not finished."""
+        """Give the cells that are not finished; refuse a user's method that is not the one they were begun with."""
+        for method in methods:
+            self._require_same_code(method.name)
         own = {name: OWN_FILES[name] for name in METHODS if name in OWN_FILES}
         wanted = [Cell(self, method.name, order, own) for order in orders for method in methods]
         return [cell for cell in wanted if not self.finished(cell.method, cell.order)]
+
+    def _require_same_code(self, name: str) -> None:
+        """Refuse a user's file that has changed: one row would be made of two methods."""
+        for copy in sorted(self.folder.glob(f"order-*/{name}/{CODE}")) if name in OWN_FILES else ():
+            if copy.read_text("utf-8") != OWN_FILES[name].read_text("utf-8"):
+                raise DmcError(
+                    f"{OWN_FILES[name]} has changed since {copy.parent} was begun with it: remove that folder, or "
+                    "choose another one for the comparison"
+                )
 
     def complete(self, methods: Sequence[Method], orders: Iterable[int]) -> bool:
         """Tell whether nothing is left to run, so that no data is needed."""
@@ -182,10 +195,10 @@ class Bench:
         except Timeout:
             return "another process is working on it"
         except Exception as error:  # torch has its own (out of memory), and a user's method may raise any
-            kind = "" if isinstance(error, DmcError) else f"{type(error).__name__}: "
-            reason = f"{kind}{first_line(error)}"
-            write_text(folder / FAILED, f"{reason}\n")
-            return reason
+            told = isinstance(error, DmcError)
+            reason = first_line(error) if told else f"{type(error).__name__}: {first_line(error)}"
+            write_text(folder / FAILED, f"{reason}\n" if told else f"{reason}\n\n{traceback.format_exc()}")
+            return reason if told else f"{reason} ({FAILED} has more)"
         (folder / FAILED).unlink(missing_ok=True)
         return ""
 
@@ -195,6 +208,8 @@ class Bench:
         if begun and begun != [list(group) for group in stream.groups]:
             raise DmcError(f"{self.folder} was begun with other classes (see {GROUPS}): choose another folder")
         write_text(folder.parent / GROUPS, json.dumps(stream.groups, indent=2) + "\n")
+        if given.name in OWN_FILES:
+            write_text(folder / CODE, OWN_FILES[given.name].read_text("utf-8"))
         for i, _ in enumerate(stream.groups):
             method = deepcopy(given)  # so that it remembers nothing but what it returns
             place = folder / f"group-{i}"
@@ -203,13 +218,19 @@ class Bench:
             started = time.monotonic()
             lesson = self.lesson(stream, method, order, i)
             if i == 0:
-                method.begin(self.first(stream, order), lesson).save(place / "learned")
+                taught = method.begin(self.first(stream, order), lesson)
             else:
-                method.learn(self.load(folder / f"group-{i - 1}" / "learned"), lesson).save(place / "learned")
+                taught = method.learn(self.load(folder / f"group-{i - 1}" / "learned"), lesson)
+            if not isinstance(taught, Learned):
+                raise DmcError(f"{method.name} gives a {type(taught).__name__} back, not Learned([model])")
+            taught.save(place / "learned")
             learned = self.load(place / "learned")  # only what was saved goes on, as after a kill
             require_budget(method, learned)
             model, names = method.predictor(learned), stream.so_far(i)
             asked = [name for name in names if name in model.classes.names] if method.is_part else names
+            unknown = [name for name in asked if name not in model.classes.names]
+            if unknown:
+                raise DmcError(f"the model of {method.name} does not know {listed(unknown, 5)} after group {i}")
             kind = self.profile.task
             measured = kind.measure(model, stream.test, names, asked)
             how = made(started) | {"precision": self.profile.precision}
@@ -366,6 +387,14 @@ class Cell:
         log.warning(f"{self.name}: {reason}")
 
 
+def require_none_failed(cells: Iterable[Cell]) -> None:
+    """Refuse to call a comparison done if cells of it have failed."""
+    failed = {cell.name: cell.folder / FAILED for cell in cells if (cell.folder / FAILED).exists()}
+    if failed:
+        reasons = (f"{name} ({path.read_text('utf-8').splitlines()[0]})" for name, path in failed.items())
+        raise DmcError(f"failed, and not in the table: {'; '.join(reasons)}")
+
+
 def every_tracker(module: nn.Module, kind: type[Model]) -> list[Tracker]:
     """Make the trackers that methods for this kind of model need while the first group is learned."""
     regularisers = [m for m in METHODS.values() if isinstance(m, ImportanceMethod) and m.serves(kind)]
@@ -384,7 +413,8 @@ def require_budget(method: Method, learned: Learned) -> None:
     of_weights = {weight.shape for weight in learned.specialists[0].module.parameters()}  # regularisers note these
 
     def of_images(note: Tensor) -> bool:  # bytes of any shape, or rows that have the size of images
-        rows_of_images = len(note.shape) > 1 and note.numel() > 0 and note[0].numel() % pixels == 0
+        row = note[:1] if note.dim() > 1 else note  # or nothing but rows
+        rows_of_images = note.numel() > 0 and row.numel() % pixels == 0
         return note.dtype == torch.uint8 or (rows_of_images and note.shape not in of_weights)
 
     kept = sum(-(-note.numel() // pixels) for note in learned.notes.values() if of_images(note))

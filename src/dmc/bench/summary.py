@@ -26,15 +26,16 @@ def collected(bench: Bench) -> dict[str, dict[int, StreamScores]]:
 
 
 def summary(found: dict[str, dict[int, StreamScores]]) -> dict[str, Any]:
-    """Give mean and standard deviation over orders, as fractions; intransigence needs the Oracle's cells."""
+    """Give mean and standard deviation over orders, as fractions; intransigence needs the Oracle in the same orders."""
     joint = found.get("oracle", {})
     result = {}
     for method, cells in found.items():
+        against = joint if cells.keys() <= joint.keys() else {}
         columns: dict[str, list[float]] = {
             "final": [s.final for s in cells.values()],
             "average incremental": [s.average_incremental for s in cells.values()],
             "forgetting": [s.forgetting for s in cells.values()],
-            "intransigence": [s.intransigence(joint[o]) for o, s in cells.items() if o in joint],
+            "intransigence": [s.intransigence(against[o]) for o, s in cells.items() if against],
             "old - new": [s.old_new_gap for s in cells.values()],
             "old": [s.old for s in cells.values()],
             "new": [s.new for s in cells.values()],
@@ -51,7 +52,7 @@ def summary(found: dict[str, dict[int, StreamScores]]) -> dict[str, Any]:
             **{name: mean_std(values) if values else None for name, values in columns.items()},
             **{name: mean_std([s.details[name] for s in cells.values()]) for name in first.details},
             "per class": _per_class(cells.values()),
-            "after each group": [_after(i, cells, joint) for i in range(len(first.accuracy))],
+            "after each group": [_after(i, cells, against) for i in range(len(first.accuracy))],
         }
     return result
 
@@ -74,7 +75,7 @@ def _after(i: int, cells: dict[int, StreamScores], joint: dict[int, StreamScores
     }
     if i == 0:  # nothing is old yet
         return found
-    against = [scores.intransigence(joint[order].until(i)) for order, scores in until.items() if order in joint]
+    against = [scores.intransigence(joint[order].until(i)) for order, scores in until.items() if joint]
     return found | {
         "average incremental": mean_std([scores.average_incremental for scores in now]),
         "forgetting": mean_std([scores.forgetting for scores in now]),

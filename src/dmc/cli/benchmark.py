@@ -60,7 +60,7 @@ def bench(
 ) -> None:
     """Compare class-incremental methods on a stream of classes."""
     from dmc.bench.datasets import download as fetch
-    from dmc.bench.runner import Bench
+    from dmc.bench.runner import Bench, require_none_failed
     from dmc.bench.streams import USUAL_GROUP, needed_data
     from dmc.methods import methods_named
     from dmc.recipes.profile import load_profile, parsed_settings
@@ -84,6 +84,7 @@ def bench(
     rows, table = report(comparison, ran_as, typed_command())
     report_at_end(out)
     print(json.dumps(rows, indent=2) if as_json else table)
+    require_none_failed(comparison.cells(chosen, wanted))
 
 
 def reproduce(
@@ -115,6 +116,7 @@ def reproduce(
 ) -> None:
     """Repeat a table or figure of the paper, beside its published numbers."""
     from dmc.bench.reproduce import known_recipes, recipe_job
+    from dmc.bench.runner import require_none_failed
     from dmc.methods import methods_named
     from dmc.report.provenance import footnote
     from dmc.report.reproduce import as_list, report
@@ -137,6 +139,7 @@ def reproduce(
     write_text(job.folder / f"{name}-{profile}.json", json.dumps(rows, indent=2) + "\n")
     report_at_end(job.folder)
     print(json.dumps(rows, indent=2) if as_json else table)
+    require_none_failed(job.cells(job.benches()))
 
 
 def chosen_engine(name: str, jobs: int | None, cpus: int | None, gpus: float | None) -> "Engine":

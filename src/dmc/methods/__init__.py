@@ -1,5 +1,6 @@
 """One file per class-incremental method."""
 
+import re
 from inspect import isabstract
 from pathlib import Path
 
@@ -54,6 +55,7 @@ METHODS: dict[str, Method] = {
     )
 }
 
+NAME, RESERVED = r"[a-z0-9][a-z0-9+._-]*", ("all", "first", "shared")  # of folders: those of models that methods share
 OWN_FILES: dict[str, Path] = {}  # where users' own methods came from, by name
 
 
@@ -92,6 +94,10 @@ def _from_file(path: Path) -> Method:
         method: Method = found[0]()
     if not (getattr(method, "name", "") and getattr(method, "title", "")):
         raise DmcError(f"{path}: {found[0].__name__} needs a name and a title")
+    if not re.fullmatch(NAME, method.name) or method.name in RESERVED:
+        raise DmcError(f"{path}: a method is not called {method.name!r}: small letters, digits and + - . _ make a name")
+    if method.title in {other.title for name, other in METHODS.items() if name != method.name}:
+        raise DmcError(f"{path}: there is a method with the title {method.title!r} already")
     kinds = method.kinds if isinstance(method.kinds, tuple) else (method.kinds, None)
     if not all(isinstance(kind, type) and issubclass(kind, Model) for kind in kinds):
         raise DmcError(f"{path}: kinds of {found[0].__name__} is no tuple of classes of models: (dmc.Specialist,) is")

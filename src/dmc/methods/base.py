@@ -58,6 +58,13 @@ class Learned:
     specialists: list[Any]  # models of one kind
     notes: dict[str, Tensor] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        models = self.specialists if isinstance(self.specialists, list) else []
+        if not models or not all(isinstance(model, Model) for model in models):
+            raise DmcError("Learned takes a list of models, Learned([model])")
+        if not all(isinstance(note, Tensor) for note in self.notes.values()):
+            raise DmcError("Learned takes tensors as notes, by name")
+
     @property
     def model(self) -> Any:
         """The only model, or all of them side by side as one."""

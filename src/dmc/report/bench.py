@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,13 @@ def report(bench: Bench, ran_as: str, command: str | None = None) -> tuple[dict[
 
     `ran_as` names the profile and its changes; `command` is what the user typed.
     """
-    summed = summary(collected(bench))
+    found = collected(bench)
+    summed = summary(found)
     if not summed:
         raise DmcError(f"no cell is finished; see {bench.folder}/order-*/METHOD/failed.txt")
     title = f"{bench.stream}, {bench.arrival}, profile {ran_as}"
     draw_curves(summed, title, bench.folder / "accuracy.png", bench.profile.task.metric)
-    table = as_table(summed, title) + caution(bench.profile.name)
+    table = as_table(summed, title) + other_orders(found) + caution(bench.profile.name)
     made = {title_of(name): bench.made(name) for name in summed}
     rows = {name: {"profile": ran_as} | row for name, row in summed.items()}
     write_text(bench.folder / "table.md", f"{table}\n\n{footnote(made, command)}\n")
@@ -42,6 +44,15 @@ def as_table(summed: dict[str, Any], title: str) -> str:
         cells = [cell(row[column]) for column in COLUMNS]
         lines.append(f"| {title_of(method)} | {row['orders']} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def other_orders(found: Mapping[str, Collection[int]]) -> str:
+    """Say which class orders each method was run in, if these are not the same: then rows do not compare."""
+    orders = {title_of(method): ", ".join(map(str, sorted(cells))) for method, cells in found.items()}
+    if len(set(orders.values())) == 1:
+        return ""
+    listed = "; ".join(f"{title}: {numbers}" for title, numbers in orders.items())
+    return f"\n\nMethods were run in different class orders, so rows do not compare. {listed}."
 
 
 def cell(value: Spread | None, none: str = "-") -> str:

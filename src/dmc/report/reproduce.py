@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import nan
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -174,8 +175,9 @@ def _by_amount(benches: Mapping[str, Bench], rows: Sequence[Row]) -> list[Series
     lines: dict[tuple[str, str, int], list[tuple[float, Any]]] = {}
     for row in rows:
         bench = benches[row["setting"]]
-        point = (bench.profile.aux_images or 0, row["average incremental"])
-        lines.setdefault((row["row"], row["method"], bench.group_size), []).append(point)
+        if isinstance(bench.profile.aux_images, int):  # all images, or a share of them, are no number to draw at
+            point = (bench.profile.aux_images, row["average incremental"])
+            lines.setdefault((row["row"], row["method"], bench.group_size), []).append(point)
     return [
         Series(
             f"{title}, g = {size}",
@@ -184,7 +186,7 @@ def _by_amount(benches: Mapping[str, Bench], rows: Sequence[Row]) -> list[Series
             [y["mean"] for _, y in points],
             _stds([y for _, y in points]),
         )
-        for (title, method, size), points in lines.items()
+        for (title, method, size), points in ((key, sorted(line, key=itemgetter(0))) for key, line in lines.items())
     ]
 
 
@@ -204,7 +206,8 @@ def lwf_lines(job: Reproduction, benches: Mapping[str, Bench]) -> list[Series]:
 
     Its accuracies come from the recipe that compares all methods on the same groups, if the folder has its cells.
     """
-    amounts = sorted({bench.profile.aux_images or 0 for bench in benches.values()})
+    counts = (bench.profile.aux_images for bench in benches.values())
+    amounts = sorted({count for count in counts if isinstance(count, int)})
     found: dict[str, Series] = {}
     lengths = {bench.group_size: len(bench.groups(0)) for bench in benches.values() if bench.groups(0)}
     for size, groups in lengths.items():
