@@ -360,7 +360,7 @@ class LearnConfig(Config):
         False, "Keep every lesson's own model beside the merged one, and merge all of them at once", usual="no"
     )
     use_new: bool | None = option(
-        None, "Let the new images join the auxiliary ones, without labels, half as many at most", usual="no"
+        None, "Let the new images join the auxiliary ones, without labels, as a quarter of what is seen or more", usual="no"
     )
     use_labels: bool = option(
         False,

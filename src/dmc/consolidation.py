@@ -125,13 +125,25 @@ class Consolidation(ABC, Generic[AnyModel]):
 
     def joined(self, aux: Source) -> Source:
         """Add the images that are trained on besides the auxiliary ones."""
-        return JoinedImages(aux, Unlabeled(self.joining, self.with_labels)) if self.joining else aux
+        if self.joining is None:
+            return aux
+        new = Unlabeled(self.joining, self.with_labels)
+        return JoinedImages(aux, *[new] * self.times, name=f"{aux.name} + {new.name}")
 
     @property
     def trained_on(self) -> int:
         """The number of images in an epoch."""
-        joining = len(self.joining) if self.joining else 0
-        return (self.select or len(self.aux) - self.held_out) + joining
+        return self.of_aux + (len(self.joining) * self.times if self.joining else 0)
+
+    @property
+    def of_aux(self) -> int:
+        """How many auxiliary images are trained on."""
+        return self.select or len(self.aux) - self.held_out
+
+    @property
+    def times(self) -> int:
+        """How often an epoch shows each image that joins: if they are few, so often that they are a quarter of it."""
+        return max(1, round(self.of_aux / 3 / len(self.joining))) if self.joining else 0
 
     @property
     def held(self) -> bool:
@@ -146,6 +158,7 @@ class Consolidation(ABC, Generic[AnyModel]):
     @property
     def run_json(self) -> dict[str, Any]:
         """Everything that determines the result, as run.json holds it; a resumed run must have the same."""
+        joining = self.joining
         return {
             "command": "consolidate",
             "teachers": [
@@ -158,7 +171,7 @@ class Consolidation(ABC, Generic[AnyModel]):
                 "held_out": self.held_out,
                 **({"select": self.select} if self.select else {}),
             },
-            **({"joining": {"name": self.joining.name, "images": len(self.joining)}} if self.joining else {}),
+            **({"joining": {"name": joining.name, "images": len(joining), "times": self.times}} if joining else {}),
             **({"with_labels": True} if self.with_labels else {}),
             "student": self.student.settings,
             **self.config.model_dump(exclude=TOLD_ELSEWHERE | WITHOUT_EFFECT),
@@ -220,12 +233,13 @@ class Consolidation(ABC, Generic[AnyModel]):
         seen = "not trained on" if self.held_out else "not held out" if self.select else "trained on"
         chosen = f", {self.select} selected" if self.select else ""
         labels = ", with labels" if self.with_labels else ""
+        often = f", {self.times} times in an epoch" if self.times > 1 else ""
         return {
             **{f"teacher {i}": f"{s.name}, {counted(s.names)}: {words}" for i, (s, words) in enumerate(told, 1)},
             "compared": f"on {findings.images} auxiliary images that were {seen}: {findings.overall}",
             **({"warning": findings.warnings} if findings.warnings else {}),
             "auxiliary images": f"{self.aux.name} ({len(self.aux)}, {skipped} skipped{chosen})",
-            **({"images besides": f"{self.joining.name} ({len(self.joining)}{labels})"} if self.joining else {}),
+            **({"images besides": f"{self.joining.name} ({len(self.joining)}{labels}{often})"} if self.joining else {}),
         }
 
     @property

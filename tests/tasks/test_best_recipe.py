@@ -122,26 +122,29 @@ def test_a_student_of_another_shape_cannot_begin_as_a_teacher() -> None:
         classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL, from_teacher=True, arch="cifar_resnet14")
 
 
-@pytest.mark.parametrize(("new", "joining"), [(40, 40), (200, 120)])
-def test_new_images_join_the_auxiliary_ones(new: int, joining: int, tmp_path: Path) -> None:
-    """All of them, or half as many as there are auxiliary ones; none is among those to compare on."""
+@pytest.mark.parametrize(("new", "joining", "times"), [(40, 40, 2), (200, 120, 1)])
+def test_new_images_join_the_auxiliary_ones(new: int, joining: int, times: int, tmp_path: Path) -> None:
+    """All of them, or half as many as there are auxiliary ones; none is among those to compare on.
+
+    40 beside 216 are a sixth of all; shown twice, they are about a quarter.
+    """
     bright = ArrayImages(np.full((new, 16, 16, 3), 255, dtype=np.uint8), np.arange(new) % 2, ("c", "d"))
     merge = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL)
     assert (merge.trained_on, "joining" in merge.run_json) == (216, False)
     merge.join(bright)
-    assert (merge.held_out, merge.trained_on) == (24, 216 + joining)
-    assert merge.run_json["joining"]["images"] == joining
+    assert (merge.held_out, merge.trained_on) == (24, 216 + joining * times)
+    assert (merge.run_json["joining"]["images"], merge.run_json["joining"]["times"]) == (joining, times)
     seen, unseen = merge.open_loaders(tmp_path)
     white = [sum(int((batch.images_N3HW == 255).all(dim=(1, 2, 3)).sum()) for batch in loader.in_order(16))
              for loader in (seen, unseen)]  # fmt: skip
-    assert (seen.count, unseen.count, white) == (216 + joining, 24, [joining, 0])
+    assert (seen.count, unseen.count, white) == (216 + joining * times, 24, [joining * times, 0])
     assert all(bool((batch.labels_N == -1).all()) for batch in seen.in_order(16))
 
 
 def test_without_images_to_spare_students_are_compared_on_auxiliary_ones_alone(tmp_path: Path) -> None:
     merge = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE[:40], STILL, held_out=0)
     merge.join(ArrayImages(np.zeros((8, 16, 16, 3), dtype=np.uint8), np.arange(8) % 2, ("c", "d")))
-    assert [loader.count for loader in merge.open_loaders(tmp_path)] == [48, 40]
+    assert [loader.count for loader in merge.open_loaders(tmp_path)] == [40 + 2 * 8, 40]
 
 
 def test_recipe_best_begins_as_the_old_model_and_looks_at_new_images(labeled_folder: Path, tmp_path: Path) -> None:
@@ -288,7 +291,7 @@ def test_repeated_names_do_not_keep_images_from_joining(tmp_path: Path) -> None:
     merge.join(ArrayImages(NOISE[:8], np.arange(8) % 2, ("c", "d")))
     seen, unseen = merge.open_loaders(tmp_path)
     assert unseen.count == 24
-    assert 8 + 240 - 2 * 24 <= seen.count < 8 + 240 - 24
+    assert 72 + 240 - 2 * 24 <= seen.count < 72 + 240 - 24
 
 
 def test_beginnings_are_compared_on_as_many_images_whatever_their_shapes(
