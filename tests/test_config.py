@@ -103,7 +103,7 @@ def test_the_command_line_has_every_option_and_passes_on_what_was_typed() -> Non
     for name, field in options_of(*MERGING):
         assert typed[name].default is None
         assert typed[name].help.startswith(field.description)
-    assert typed["anchors"].help.endswith("[default: 64]")
+    assert typed["box_weight"].help.endswith("[default: 1]")
     assert typed["shape"].opts == ["--lr-shape"]
     assert (typed["balance"].opts, typed["balance"].secondary_opts) == (["--balance"], ["--no-balance"])
     assert typed["resume"].secondary_opts == []

@@ -248,7 +248,9 @@ class ClassifierDistillationConfig(DistillationConfig):
 class DetectorDistillationConfig(DistillationConfig):
     whose: ClassVar[str] = "detectors"
 
-    anchors: int = option(64, "Detectors: anchors to distil in each image", ge=1, lt=MANY)
+    anchors: int | None = option(
+        None, "Detectors: anchors to distil in each image", usual="64 (paper); through boxes 512", ge=1, lt=MANY
+    )
     # lambda, for boxes coded as torchvision does: RetinaNet's with weights (1, 1, 1, 1)
     box_weight: float = option(1.0, "Detectors: weight of the box loss (lambda in Eq. 8)", ge=0, lt=LARGE)
     matching: Matching = option(
@@ -360,7 +362,9 @@ class LearnConfig(Config):
         False, "Keep every lesson's own model beside the merged one, and merge all of them at once", usual="no"
     )
     use_new: bool | None = option(
-        None, "Let the new images join the auxiliary ones, without labels, as a quarter of what is seen or more", usual="no"
+        None,
+        "Let the new images join the auxiliary ones, without labels, as a quarter of all or more",
+        usual="no",
     )
     use_labels: bool = option(
         False,

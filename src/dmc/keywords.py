@@ -66,7 +66,7 @@ class CheckKeywords(LengthKeywords, total=False):
     temperature: float | None
     scale: Literal["none", "pool-std", "balanced", "auto"] | None
     balance: bool | None
-    anchors: int
+    anchors: int | None
     box_weight: float
     matching: Literal["auto", "anchors", "boxes"]
 

@@ -20,8 +20,10 @@ from dmc.models.one_stage import Answers, OneStage, gathered
 class AnchorTeachers(DetectorTeachers):
     """Detectors with the same anchors. All look at the same pixels."""
 
-    def __init__(self, detectors: Sequence[Detector], centring: Centring | None = None, anchors: int = ANCHORS) -> None:
-        super().__init__(detectors, centring, anchors)
+    def __init__(
+        self, detectors: Sequence[Detector], centring: Centring | None = None, anchors: int | None = None
+    ) -> None:
+        super().__init__(detectors, centring, anchors or ANCHORS)
         self.shapes_checked: set[torch.Size] = set()
 
     def each(self, images_N3HW: Tensor, sizes: Sequence[Size] | None = None) -> list[Answers]:

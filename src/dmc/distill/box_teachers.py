@@ -16,7 +16,7 @@ from dmc.data.fitting import Size
 from dmc.distill.anchor_teachers import AnchorTeachers, same_anchors
 from dmc.distill.box_targets import at_anchors
 from dmc.distill.cache import Kept
-from dmc.distill.detector_teachers import ANCHORS, DetectorTeachers, Selected
+from dmc.distill.detector_teachers import THROUGH_BOXES, DetectorTeachers, Selected
 from dmc.distill.targets import build_targets
 from dmc.errors import DmcError
 from dmc.metrics.average_precision import Detections
@@ -37,10 +37,10 @@ class BoxTeachers(DetectorTeachers):
         detectors: Sequence[Detector],
         student: Detector | None = None,
         centring: Centring | None = None,
-        anchors: int = ANCHORS,
+        anchors: int | None = None,
     ) -> None:
         """Group detectors; without a student, they detect side by side, but have no anchors to teach at."""
-        super().__init__(detectors, centring, anchors)
+        super().__init__(detectors, centring, anchors or THROUGH_BOXES)
         # A copy tells where the anchors lie: asking the student itself in training would change its norms.
         self.student = student and student.with_module(copy.deepcopy(student.module).eval())
         self.layouts: dict[torch.Size, Tensor] = {}

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from dmc.config import Centring, DetectorConsolidateConfig
+from dmc.config import Centring
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch, ShorterSide
 from dmc.data.fitting import Size
@@ -20,7 +20,9 @@ from dmc.distill.teachers import TeacherGroup
 from dmc.metrics.average_precision import Detections
 from dmc.models.detector import MIN_SCORE, Candidates, Detector
 
-ANCHORS = DetectorConsolidateConfig().anchors
+# Anchors that are taught in each image: the paper's, and through boxes, which leave out all background if these are few
+# (results/decoded-boxes.md: 8 points of mAP).
+ANCHORS, THROUGH_BOXES = 64, 512
 MOST_FINDS = 100  # of one teacher in one image; at most half as many as anchors, since a find has several of these
 DEFAULT_CENTRING: Centring = "none"  # sigmoid logits are absolute log-odds: see docs/detection.md
 
@@ -37,7 +39,7 @@ class Selected(NamedTuple):
 class DetectorTeachers(TeacherGroup[Detector]):
     """Detectors over the union of their classes."""
 
-    def __init__(self, detectors: Sequence[Detector], centring: Centring | None = None, anchors: int = ANCHORS) -> None:
+    def __init__(self, detectors: Sequence[Detector], centring: Centring | None, anchors: int) -> None:
         super().__init__(detectors, centring or DEFAULT_CENTRING)
         self.anchors = anchors  # that are taught in each image
 

@@ -13,16 +13,14 @@ from collections.abc import Sequence
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dmc.config import DetectorConsolidateConfig
 from dmc.data.batch import Batch
 from dmc.device import pick_device
 from dmc.distill.anchor_teachers import AnchorTeachers
+from dmc.distill.detector_teachers import ANCHORS
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.models.detector import Detector
 from dmc.models.one_stage import gathered
 from dmc.training.detection import DetectionLoss
-
-ANCHORS = DetectorConsolidateConfig().anchors
 
 
 class WithOldOutputs(DetectionLoss):
@@ -57,5 +55,5 @@ class AdaptedShmelkov(Method):
 
     def learn(self, before: Learned, lesson: Lesson) -> Learned:
         old, wide = widened(before, lesson)
-        objective = WithOldOutputs(wide, old, lesson.data.classes, lesson.profile.anchors)
+        objective = WithOldOutputs(wide, old, lesson.data.classes, lesson.profile.anchors or ANCHORS)
         return Learned([fitted(wide, lesson, "adapted-shmelkov", objective)])

@@ -132,11 +132,15 @@ class DetectorConsolidation(Consolidation[Detector]):
         matching = self.config.matching
         if matching == "auto":
             matching = "anchors" if same_anchors([*teachers, self.student]) else "boxes"
-        self.config = self.config.changed({"matching": matching})
         if matching == "boxes":
             self.teachers = BoxTeachers(teachers, self.student, self.config.centring, self.config.anchors)
             self._name_misfits(teachers)
-            return
+        else:
+            self._require_same_anchors(teachers)
+        self.config = self.config.changed({"matching": matching, "anchors": self.teachers.anchors})
+
+    def _require_same_anchors(self, teachers: Sequence[Detector]) -> None:
+        """Refuse models whose anchors differ; warn of teachers that were made for images of another size."""
         for other in (*teachers[1:], self.student):
             if not same_anchors([teachers[0], other]):
                 raise unlike(teachers[0], other)
@@ -190,7 +194,7 @@ class DetectorConsolidation(Consolidation[Detector]):
         return 2 if self.schedule.flip else 1  # detectors are not trained on shifted crops
 
     def seen_in(self, batch: Batch) -> Tensor:
-        selected = self.teachers.select(batch.images_N3HW, self.config.anchors, DetectionBatch.of(batch).sizes)
+        selected = self.teachers.select(batch.images_N3HW, self.teachers.anchors, DetectionBatch.of(batch).sizes)
         self.teachers.require_finite()
         return selected.logits_NST.amax(dim=1)
 
@@ -254,7 +258,7 @@ class DetectorConsolidation(Consolidation[Detector]):
         for batch in map(DetectionBatch.of, batches):
             survey.look(batch)
             images += len(batch)
-            selected = self.teachers.select(batch.images_N3HW, self.config.anchors, batch.sizes)
+            selected = self.teachers.select(batch.images_N3HW, self.teachers.anchors, batch.sizes)
             logits.append(selected.logits_NST.flatten(0, 1))
             for i, finds in enumerate(self.teachers.finds(batch.images_N3HW, batch.sizes)):
                 counts = [int((found.scores_M > SURE).sum()) for found in finds]
