@@ -48,6 +48,8 @@ def test_settings_in_errors_are_named_as_they_are_typed() -> None:
     assert said("consolidate", "`scale=none` or `matching=boxes`") == "--scale none or --matching boxes"
     assert said("train", "`batch_size=8`; `out`, `use_new`") == "--batch-size 8; --out, `use_new`"  # not of `train`
     assert said("train", "weight_decay inf should be a finite number") == "--weight-decay inf should be a finite number"
+    assert said("train", "aux_limit '1 x' should be") == "aux_limit '1 x' should be"  # not of `train`
+    assert said("learn", "aux_limit '1 x' should be") == "--aux-limit '1 x' should be"
     assert said("train", "epochs of a run: batch_size 0 should be 1") == "epochs of a run: batch_size 0 should be 1"
     assert as_typed("`use_new`", None) == "`use_new`"
 
@@ -298,9 +300,9 @@ def test_logits_that_are_not_finite(dmc: Dmc, consolidate: Dmc, tmp_path: Path, 
     broken = tiny("xy", 3)
     torch.nn.init.constant_(broken.module.fc.bias, float("nan"))  # type: ignore[union-attr, arg-type]
     broken.save(tmp_path / "broken")
-    bad(consolidate(teachers=(two_models[0], tmp_path / "broken")), f"{tmp_path}/broken gives logits", "not finite")
+    bad(consolidate(teachers=(two_models[0], tmp_path / "broken")), f"{tmp_path}/broken gives answers", "not finite")
     write_images(tmp_path / "xy" / "x", 2)
-    bad(dmc("evaluate", tmp_path / "broken", tmp_path / "xy"), f"{tmp_path}/broken gives logits", "not finite")
+    bad(dmc("evaluate", tmp_path / "broken", tmp_path / "xy"), f"{tmp_path}/broken gives answers", "not finite")
     bad(dmc("predict", tmp_path / "broken", tmp_path / "xy" / "x" / "000.png", "--json"), "not finite")
 
 

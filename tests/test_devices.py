@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def scenes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let merges train at once; how they are timed before, the test of all verbs shows."""
-    monkeypatch.setattr(Merge, "timed", lambda _, planned: planned)
+    monkeypatch.setattr(Merge, "timed", lambda _, planned, trained=0: planned)
 
 
 def is_on_the_gpu(model: Model) -> bool:
@@ -254,6 +255,17 @@ def test_detectors_that_are_unlike(scenes: Path) -> None:
         pair, quick = [small("ab"), small("c", FCOS)], QUICK.changed({"batch_size": 4})
         dmc.consolidate(pair, scenes / "aux", arch=TINY, weights=None, aux_limit=4, schedule=quick)
     require_no_waits(pretended)
+
+
+@pytest.mark.slow
+def test_a_detector_of_another_size_is_looked_at_before_another_is_trained(scenes: Path) -> None:
+    """Its boxes are taken back to the batch's pixels on the device."""
+    quick = QUICK.changed({"batch_size": 4})
+    settings: dict[str, Any] = {"arch": TINY, "size": 64, "weights": "random", "schedule": quick}
+    with gpu():
+        made = untrained("ab", FCOS)
+        old = Detector(made.module, "ab", replace(made.preprocessing, size=96), "sigmoid", made.arch)
+        dmc.learn(old, scenes / "train", scenes / "aux", val=None, specialist_schedule=quick, **settings)
 
 
 @pytest.mark.parametrize("kind", [Specialist, Detector])

@@ -363,7 +363,7 @@ class LearnConfig(Config):
     )
     use_new: bool | None = option(
         None,
-        "Let the new images join the auxiliary ones, without labels, as a quarter of all or more",
+        "Let the new images join the auxiliary ones, without labels, as about a quarter of all",
         usual="no",
     )
     use_labels: bool = option(

@@ -21,7 +21,7 @@ from dmc.data.loader import ImageLoader, fits, held_loader, open_loader
 from dmc.data.open import sample_of
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
-from dmc.data.subsets import JoinedImages, Unlabeled, split_off
+from dmc.data.subsets import JoinedImages, Repeated, Unlabeled, split_off
 from dmc.device import pick_device
 from dmc.distill.cache import AnswerCache
 from dmc.distill.teachers import TeacherGroup
@@ -40,6 +40,7 @@ log = logging.getLogger("dmc")
 # At most a tenth of the auxiliary images is held out, to measure what the student has learned. If that tenth has fewer
 # images than this, it would tell nothing: none is held out, and the student is measured on images it was trained on.
 LEAST_HELD_OUT = 20
+MOST_TIMES = 10  # an epoch shows each image that joins
 COMPARED = 2048  # auxiliary images to compare on, if none are held out and others are trained on besides them
 # By other keys of run.json.
 TOLD_ELSEWHERE = {
@@ -127,8 +128,7 @@ class Consolidation(ABC, Generic[AnyModel]):
         """Add the images that are trained on besides the auxiliary ones."""
         if self.joining is None:
             return aux
-        new = Unlabeled(self.joining, self.with_labels)
-        return JoinedImages(aux, *[new] * self.times, name=f"{aux.name} + {new.name}")
+        return JoinedImages(aux, Repeated(Unlabeled(self.joining, self.with_labels), self.times))
 
     @property
     def trained_on(self) -> int:
@@ -142,8 +142,8 @@ class Consolidation(ABC, Generic[AnyModel]):
 
     @property
     def times(self) -> int:
-        """How often an epoch shows each image that joins: if they are few, so often that they are a quarter of it."""
-        return max(1, round(self.of_aux / 3 / len(self.joining))) if self.joining else 0
+        """How often an epoch shows each image that joins: if they are few, so often that they are about a quarter."""
+        return min(max(1, round(self.of_aux / 3 / len(self.joining))), MOST_TIMES) if self.joining else 0
 
     @property
     def held(self) -> bool:

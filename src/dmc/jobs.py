@@ -135,8 +135,9 @@ class Merge:
         """
         if not self.begun:
             batch = some_batches(consolidation)[0][0]
-            consolidation.require_sense(batch, trained)
             cost = cost_of(consolidation, batch)
+            if trained:
+                consolidation.require_sense(batch, trained)
             images, what = consolidation.trained_on, f"student: {self.network}"
             before = selecting_seconds(consolidation, cost)
             consolidation.schedule = timed(self.length, consolidation.schedule, images, cost, what, before)

@@ -345,7 +345,7 @@ def test_a_method_of_ones_own_is_one_file(dmc: Dmc, tmp_path: Path) -> None:
 
 
 def test_a_method_that_has_changed_is_not_mixed_with_its_old_results(dmc: Dmc, tmp_path: Path) -> None:
-    """Neither finished cells, nor runs that a bug broke off, belong to another file."""
+    """Finished cells belong to the file that they were made with."""
     file, out = tmp_path / "mine.py", tmp_path / "b"
     file.write_text(MINE)
     command = ("bench", "digits", "--group-size", 5, "--profile", "smoke", "--orders", 1, "-o", out, "--methods", file)

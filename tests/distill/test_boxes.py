@@ -359,6 +359,14 @@ def test_teachers_whose_images_will_be_made_larger_are_named(unlabeled: Path, ca
     assert said not in caplog.text
 
 
+@pytest.mark.parametrize(("asked", "given"), [({}, 64), ({"matching": "boxes"}, 512), ({"anchors": 7}, 7)])
+def test_boxes_are_taught_at_more_anchors(asked: dict[str, Any], given: int, unlabeled: Path) -> None:
+    """The paper's 64 would leave out all background."""
+    settings = DetectorConsolidateConfig.of({"weights": None, **asked})
+    merge = DetectorConsolidation([small("a"), small("b", seed=1)], unlabeled, settings)
+    assert (merge.teachers.anchors, merge.run_json["anchors"]) == (given, given)
+
+
 def test_objects_are_found_beside_one_with_many_boxes() -> None:
     """A detector without suppression finds the first object two hundred times before it finds the second."""
     crowd = [[0.0, 0, 20 + i / 100, 20] for i in range(200)]

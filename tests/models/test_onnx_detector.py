@@ -204,6 +204,7 @@ def test_tensorflows_boxes_begin_with_the_top() -> None:
     tables = {"boxes": [[0.1, 0.2, 0.3, 0.6]], "scores": [0.9], "classes": [0.0]}
     cases = (
         ("boxes", None, False),
+        ("boxes", "tensorflow", True),
         ("detection_boxes:0", None, True),
         ("detection_boxes", "boxes-scores-labels", False),
     )
@@ -230,8 +231,10 @@ def test_a_background_is_taken_for_one_only_if_scores_add_up_to_one() -> None:
 def test_class_names_are_as_many_as_the_file_has(tmp_path: Path) -> None:
     path = write(tmp_path, "end2end", said={"names": "{0: 'thing', 1: 'toy'}"})
     assert dmc.load(path, classes=["a", "b"]).names == ("a", "b")
-    with pytest.raises(DmcError, match="has 2 class names in its metadata, and is given 3"):
-        dmc.load(path, classes=["a", "b", "c"])
+    for wrong in (["a"], ["a", "b", "c", "d"]):
+        with pytest.raises(DmcError, match=f"has 2 class names in its metadata, and is given {len(wrong)}"):
+            dmc.load(path, classes=wrong)
+    assert dmc.load(path, classes=["background", "a", "b"]).names == ("background", "a", "b")  # labels begin at 1
 
 
 def test_class_names_of_a_file_are_numbered_from_0(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from dmc.data.detection_batch import ShorterSide
 from dmc.data.loader import open_loader
 from dmc.data.open import open_images
 from dmc.data.readers import ArrayImages
-from dmc.data.subsets import ListedImages
+from dmc.data.subsets import ListedImages, Repeated, Unlabeled
 from dmc.errors import DmcError
 from dmc.methods import METHODS
 from dmc.methods.base import Learned
@@ -139,6 +139,20 @@ def test_new_images_join_the_auxiliary_ones(new: int, joining: int, times: int, 
              for loader in (seen, unseen)]  # fmt: skip
     assert (seen.count, unseen.count, white) == (216 + joining * times, 24, [joining * times, 0])
     assert all(bool((batch.labels_N == -1).all()) for batch in seen.in_order(16))
+
+
+def test_repeated_images_are_spread_over_an_epoch(tmp_path: Path) -> None:
+    """Also in a stream, where each copy comes in an order of its own."""
+    few = ArrayImages(NOISE[:20], np.arange(20) % 2, ("c", "d"))
+    merge = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE[20:], STILL, held_out=0)
+    merge.join(few)
+    assert merge.times == 4
+    merge.join(ArrayImages(NOISE[:2], np.arange(2), ("c", "d")))
+    assert merge.times == 10  # not 37: they would be learned by heart
+    merge.join(few)
+    names = [record.name for record in Repeated(Unlabeled(few), 4).records(seed=3)]
+    orders = {tuple(names[start : start + 20]) for start in range(0, 80, 20)}
+    assert (len(names), len(set(names)), len(orders)) == (80, 20, 4)
 
 
 def test_without_images_to_spare_students_are_compared_on_auxiliary_ones_alone(tmp_path: Path) -> None:

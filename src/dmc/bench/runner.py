@@ -139,17 +139,20 @@ class Bench:
         """Give the cells that are not finished; refuse a user's method that is not the one they were begun with."""
         for method in methods:
             self._require_same_code(method.name)
-        own = {name: OWN_FILES[name] for name in METHODS if name in OWN_FILES}
+        own = {name: OWN_FILES[name].path for name in METHODS if name in OWN_FILES}
         wanted = [Cell(self, method.name, order, own) for order in orders for method in methods]
         return [cell for cell in wanted if not self.finished(cell.method, cell.order)]
 
     def _require_same_code(self, name: str) -> None:
         """Refuse a user's file that has changed: one row would be made of two methods."""
-        for copy in sorted(self.folder.glob(f"order-*/{name}/{CODE}")) if name in OWN_FILES else ():
-            if copy.read_text("utf-8") != OWN_FILES[name].read_text("utf-8"):
+        if name not in OWN_FILES:
+            return
+        path, code = OWN_FILES[name]
+        for copy in sorted(self.folder.rglob(f"{name}/{CODE}")):  # also of trials
+            if copy.read_text("utf-8") != code:
                 raise DmcError(
-                    f"{OWN_FILES[name]} has changed since {copy.parent} was begun with it: remove that folder, or "
-                    "choose another one for the comparison"
+                    f"{path} has changed since {copy.parent} was begun with it: remove that folder (and tuning/, if "
+                    "there is one), or choose another one for the comparison"
                 )
 
     def complete(self, methods: Sequence[Method], orders: Iterable[int]) -> bool:
@@ -208,8 +211,9 @@ class Bench:
         if begun and begun != [list(group) for group in stream.groups]:
             raise DmcError(f"{self.folder} was begun with other classes (see {GROUPS}): choose another folder")
         write_text(folder.parent / GROUPS, json.dumps(stream.groups, indent=2) + "\n")
+        self._require_same_code(given.name)  # which this process may have loaded later than another
         if given.name in OWN_FILES:
-            write_text(folder / CODE, OWN_FILES[given.name].read_text("utf-8"))
+            write_text(folder / CODE, OWN_FILES[given.name].code)
         for i, _ in enumerate(stream.groups):
             method = deepcopy(given)  # so that it remembers nothing but what it returns
             place = folder / f"group-{i}"

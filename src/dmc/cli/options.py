@@ -125,7 +125,7 @@ def as_typed(said: str, command: TyperCommand | None) -> str:
         on, *off = [one for one in (*options[name].opts, *options[name].secondary_opts) if one.startswith("--")]
         return off[-1] if value == "False" and off else on if value in (None, "True") else f"{on} {value}"
 
-    return re.sub(r"`([a-z_]+)(?:=(\w+))?`|^([a-z_]+)(?= \S+ should )", typed, said)
+    return re.sub(r"`([a-z_]+)(?:=(\w+))?`|^([a-z_]+)(?= (?:\S+|'.*') should )", typed, said)
 
 
 class Resuming(TyperCommand):

@@ -11,6 +11,7 @@ import numpy as np
 from dmc.classes import ClassUnion
 from dmc.data.sources import UNLABELED, Record, Source, permuted
 from dmc.errors import DmcError
+from dmc.seeds import seed_for
 
 TESTED, ENOUGH_TO_TEST = 10, 20  # every 10th image is held out, if classes have 20 or more on average
 
@@ -31,6 +32,21 @@ class Unlabeled(Source):
 
     def names(self) -> Iterator[str]:
         return self.source.names()
+
+
+class Repeated(Source):
+    """The images of another source several times, in another order each time."""
+
+    def __init__(self, source: Source, times: int) -> None:
+        self.name, self.classes, self.stable_names = source.name, source.classes, source.stable_names
+        self.source, self.times = source, times
+
+    def __len__(self) -> int:
+        return self.times * len(self.source)
+
+    def records(self, seed: int | None = None) -> Iterator[Record]:
+        for i in range(self.times):
+            yield from self.source.records(None if seed is None else seed_for(seed, "time", i))
 
 
 class ListedImages(Source):

@@ -3,6 +3,7 @@
 import re
 from inspect import isabstract
 from pathlib import Path
+from typing import NamedTuple
 
 from dmc.errors import DmcError, require_known
 from dmc.methods.adapted_shmelkov import AdaptedShmelkov
@@ -30,6 +31,14 @@ from dmc.user_code import blaming, run_file
 
 __all__ = ["METHODS", "OWN_FILES", "Learned", "Lesson", "Method", "method_named", "methods_named", "title_of"]
 
+
+class OwnFile(NamedTuple):
+    """A user's file, and what it held when it was run."""
+
+    path: Path
+    code: str
+
+
 METHODS: dict[str, Method] = {
     method.name: method
     for method in (
@@ -56,7 +65,7 @@ METHODS: dict[str, Method] = {
 }
 
 NAME, RESERVED = r"[a-z0-9][a-z0-9+._-]*", ("all", "first", "shared")  # of folders: those of models that methods share
-OWN_FILES: dict[str, Path] = {}  # where users' own methods came from, by name
+OWN_FILES: dict[str, OwnFile] = {}  # where users' own methods came from, by name
 
 
 def methods_named(text: str, kind: type[Model] = Model) -> list[Method]:
@@ -85,7 +94,7 @@ def method_named(name: str) -> Method:
 
 def _from_file(path: Path) -> Method:
     """Load the one method of a user's file and add it to the others."""
-    module = run_file(path)
+    module, code = run_file(path), path.read_text("utf-8")
     own = [thing for thing in vars(module).values() if getattr(thing, "__module__", None) == module.__name__]
     found = [thing for thing in own if isinstance(thing, type) and issubclass(thing, Method) and not isabstract(thing)]
     if len(found) != 1:
@@ -104,5 +113,5 @@ def _from_file(path: Path) -> Method:
     if type(METHODS.get(method.name, method)).__module__ != module.__name__:
         raise DmcError(f"{path}: there is a method {method.name!r} already")
     if method.name not in METHODS:
-        METHODS[method.name], OWN_FILES[method.name] = method, path.resolve()
+        METHODS[method.name], OWN_FILES[method.name] = method, OwnFile(path.resolve(), code)
     return METHODS[method.name]

@@ -94,7 +94,7 @@ def require_boxes(file: OnnxFile) -> None:
 def class_names(file: OnnxFile, given: Sequence[str] | None) -> Sequence[str]:
     """Choose the class names: the user's, or those in the file."""
     names = given or file.labels
-    if file.labels and len(names) != len(file.labels):
+    if file.labels and len(names) - len(file.labels) not in (0, 1):  # labels that begin at 1 have a background
         raise DmcError(f"{file.path} has {len(file.labels)} class names in its metadata, and is given {len(names)}")
     if not names:
         raise DmcError(f"{file.path} does not tell its classes: {file.path},classes=FILE")

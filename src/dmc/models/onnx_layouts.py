@@ -56,7 +56,6 @@ class Layout(ABC):
 
     fit: ClassVar[Fit] = "letterbox"  # how such detectors are mostly shown images
     free_fit: ClassVar[Fit] = "letterbox"  # the same, for those that take images of any size
-    guessed: ClassVar[bool] = True  # whether it is taken without being asked for
 
     @abstractmethod
     def classes_in(self, outputs: Sequence[Output]) -> set[int]:
@@ -65,6 +64,10 @@ class Layout(ABC):
     @abstractmethod
     def finds(self, outputs: Sequence[Output], classes: int) -> Finds:
         """Read the outputs."""
+
+    def guessed(self, outputs: Sequence[Output]) -> bool:
+        """Tell whether it is taken without being asked for, if the outputs have it."""
+        return True
 
 
 class Yolo(Layout):
@@ -147,7 +150,8 @@ class Detr(Layout):
 
 
 class DetrSigmoid(Detr):
-    guessed = False
+    def guessed(self, outputs: Sequence[Output]) -> bool:
+        return False
 
     def classes_in(self, outputs: Sequence[Output]) -> set[int]:
         pair = boxes_and_table(outputs)
@@ -187,9 +191,8 @@ class BoxesScoresLabels(Layout):
 class TensorFlow(BoxesScoresLabels):
     """What TensorFlow's detection models give; they call it detection_boxes."""
 
-    def classes_in(self, outputs: Sequence[Output]) -> set[int]:
-        named = any("detection_boxes" in one.name.lower() for one in outputs)
-        return super().classes_in(outputs) if named else set()
+    def guessed(self, outputs: Sequence[Output]) -> bool:
+        return any("detection_boxes" in one.name.lower() for one in outputs)
 
     def finds(self, outputs: Sequence[Output], classes: int) -> Finds:
         found = super().finds(outputs, classes)
@@ -217,7 +220,8 @@ def layout_of(outputs: Sequence[Output], classes: int, asked: str | None, name: 
     given = ", ".join(f"{one.name} {'x'.join(map(str, one.shape))}" for one in outputs[:5])
     if asked is not None and asked not in LAYOUTS:
         raise DmcError(f"{name}: there is no layout {asked!r}; known are {', '.join(LAYOUTS)}")
-    tried = {key: layout for key, layout in LAYOUTS.items() if key == asked or (asked is None and layout.guessed)}
+    taken = [asked] if asked is not None else [key for key, layout in LAYOUTS.items() if layout.guessed(outputs)]
+    tried = {key: LAYOUTS[key] for key in taken}
     counts = {key: layout.classes_in(outputs) for key, layout in tried.items()}
     fitting = [key for key, found in counts.items() if classes in found]
     # Six columns, of which the last has labels only, are no scores; nobody but TensorFlow uses its names.
@@ -232,7 +236,7 @@ def layout_of(outputs: Sequence[Output], classes: int, asked: str | None, name: 
     hint += "".join(
         f"; or say layout={key}"
         for key, layout in LAYOUTS.items()
-        if not (asked or layout.guessed) and classes in layout.classes_in(outputs)
+        if not (asked or layout.guessed(outputs)) and classes in layout.classes_in(outputs)
     )
     wanted = "fits no layout" if asked is None else f"does not fit layout {asked}"
     raise DmcError(f"{name} gives {given}, which {wanted} with {classes} classes{hint}")
