@@ -119,7 +119,7 @@ PHASES = [
     (LEARN, "dmc.tasks.classifier_consolidation.ClassifierConsolidation.prepare", False),
     ("evaluate {a} {data} --rename green=a --rename red=b", "dmc.evaluation.classification.answers", False),
     ("predict {a} {aux}", "dmc.evaluation.classification.classified", False),
-    ("check {a} {b} --aux {aux}", "dmc.consolidation.Consolidation.estimate", False),
+    ("check {a} {b} --aux {aux}", "dmc.estimate.estimated", False),
     ("bench digits -o {out} --profile smoke --methods dmc --orders 1", "dmc.training.run_folder.Run.finish", True),
     ("demo -o {out}", "dmc.training.loop.augmented", False),
 ]
