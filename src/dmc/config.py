@@ -48,7 +48,9 @@ class Schedule(Config):
         ge=1,
         lt=MANY,
     )
-    lr: float = option(0.1, "Peak learning rate", usual="0.1, less if pretrained; detectors 0.001", gt=0, lt=1e6)
+    lr: float = option(
+        0.1, "Peak learning rate", usual="0.1, less if pretrained; detectors 0.001, pretrained 0.0003", gt=0, lt=1e6
+    )
     shape: Literal["steps", "one-cycle"] = option(
         "steps",
         "steps: divide the rate by 10 at 7/10 and at 9/10 (paper); one-cycle: warm-up, then cosine",

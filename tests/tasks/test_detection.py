@@ -127,6 +127,18 @@ def test_detectors_train_with_adam_on_clipped_gradients(unlabeled: Path) -> None
         assert {schedule.lr_at(step, 10) for step in range(1000)} == {1e-3}
 
 
+def test_detectors_are_trained_as_was_measured_best() -> None:
+    """Of 6,200 and 1,200 images, and with ImageNet's weights at a third of the paper's rate."""
+    merging, labeled = Detection().distillation_schedules, Detection().supervised_schedules
+    chosen = [merging(6_200, True)[1], merging(1_200, True)[1], labeled(640, True)[1], merging(100_000, False)[1]]
+    assert [(s.epochs, s.lr, s.shape) for s in chosen] == [
+        (4, 3e-4, "one-cycle"),
+        (20, 3e-4, "one-cycle"),
+        (19, 3e-4, "one-cycle"),
+        (4, 1e-3, "one-cycle"),
+    ]
+
+
 @pytest.mark.parametrize("arch", [TINY, "retinanet_resnet18_fpn,width=16,depth=1", "fcos:timm/test_resnet,width=64"])
 def test_the_shorter_side_has_640_pixels_unless_asked_otherwise(arch: str) -> None:
     assert untrained("ab", arch).transform(Image.new("RGB", (100, 80))).shape == (3, 640, 800)
