@@ -24,16 +24,16 @@ from dmc.cli import app
 ROOT = Path(__file__).resolve().parents[1]
 GUIDES = ("CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")
 LINK = re.compile(r"(?<=\]\()(?!\w+:|#)([^)\s#]+)")
+ROW = re.compile(r"(?m)^\| \[(.+?)\]\((\S+)\) \|")
 CODE = re.compile(r"(?s)(```.*?```|`[^`\n]+`)")
 MATH = re.compile(r"(?s)\$\$(.+?)\$\$|\$(?!\s)([^$\n]+?)(?<!\s)\$")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """List the results in the navigation, by their titles."""
-    results = [{_title(path): f"results/{path.name}"} for path in sorted((ROOT / "results").glob("*.md"))]
+    """List the results in the navigation, in the groups and by the names that their own index gives them."""
     for part in config.nav or []:
         if "Results" in part:
-            part["Results"] = results
+            part["Results"] = _results((ROOT / "results" / "README.md").read_text(encoding="utf-8"))
     return config
 
 
@@ -61,8 +61,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return "".join(parts)
 
 
-def _title(path: Path) -> str:
-    return path.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+def _results(index: str) -> list[Any]:
+    """Turn the index of results into navigation: its sections, and the pages that begin their tables' rows."""
+    groups = index.split("\n## ")[1:]
+    pages = [[{title: f"results/{file}"} for title, file in ROW.findall(group)] for group in groups]
+    titles = [group.splitlines()[0] for group in groups]
+    overview = {"All of them": "results/README.md"}
+    return [overview, *({title: found} for title, found in zip(titles, pages, strict=True))]
 
 
 def _formula(found: re.Match[str]) -> str:

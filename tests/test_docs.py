@@ -233,6 +233,13 @@ def test_the_readme_is_one_screen_and_its_links_lead_somewhere() -> None:
     assert [link for link in links if not (ROOT / link).exists()] == []
 
 
+def test_every_page_of_results_is_in_their_index_and_begins_with_its_answer() -> None:
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "results").glob("*.md")}
+    index = pages.pop("README.md")
+    assert sorted(re.findall(r"(?m)^\| \[.+?\]\((\S+)\) \|", index)) == sorted(pages)
+    assert [name for name, text in pages.items() if not re.match(r"# .+\n\n(\*\w|\| what)", text)] == []
+
+
 @pytest.mark.slow
 def test_the_notebook_runs(tmp_path: Path) -> None:
     notebook: Any = nbformat.read(ROOT / "docs" / "merge.ipynb", 4)  # type: ignore[no-untyped-call]
