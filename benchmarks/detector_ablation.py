@@ -34,7 +34,7 @@ ROWS: dict[str, tuple[Changes, Changes]] = {
     "not-clipped": ({"clip": None}, {}),
     "select-3000": ({"epochs": 4}, {"select": 3000}),
     "anchors-512": ({}, {"anchors": 512}),
-    "decoded-boxes": ({}, {"matching": "boxes"}),
+    "decoded-boxes": ({}, {"matching": "boxes", "anchors": 64}),
     "decoded-boxes-512": ({}, {"matching": "boxes", "anchors": 512}),
     "from-teachers": ({}, {"anchors": 512, "from_teacher": True}),
     "from-teachers-slowly": ({"lr": 0.0001}, {"anchors": 512, "from_teacher": True}),

@@ -238,7 +238,7 @@ def box_teachers(repeats: int = 12) -> list[str]:
     said = []
     for arch, side in (("retinanet:timm/test_resnet,width=32,depth=2,scale=2", 96), (DETECTOR, 128), (SMALL, 128)):
         student, *teachers = detectors(arch, side)
-        groups = {"anchors": AnchorTeachers(teachers), "boxes": BoxTeachers(teachers, student)}
+        groups = {"anchors": AnchorTeachers(teachers), "boxes": BoxTeachers(teachers, student, anchors=64)}
         images = torch.from_numpy(noise(12, side)).permute(0, 3, 1, 2).contiguous()
         times: dict[str, list[float]] = {name: [] for name in groups}
         for group in groups.values():

@@ -109,6 +109,11 @@ def test_a_student_of_kept_specialists_begins_as_none_of_them(tmp_path: Path) ->
     assert not (tmp_path / "3").exists()
 
 
+def test_a_cache_that_is_no_folder_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DmcError, match="cache"):
+        dmc.learn(tiny("ab"), data(tmp_path / "cd", "cd"), NOISE, tmp_path / "x", cache=True)  # type: ignore[call-overload]
+
+
 def test_a_cache_among_labeled_images_is_refused(tmp_path: Path) -> None:
     new = data(tmp_path / "cd", "cd")
     with pytest.raises(DmcError, match=r"answers lies in .*cd, which holds images"):

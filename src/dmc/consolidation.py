@@ -136,6 +136,11 @@ class Consolidation(ABC, Generic[AnyModel]):
         return self.of_aux + (len(self.joining) * self.times if self.joining else 0)
 
     @property
+    def different_images(self) -> int:
+        """The number of images in an epoch, each counted once."""
+        return self.of_aux + (len(self.joining) if self.joining else 0)
+
+    @property
     def of_aux(self) -> int:
         """How many auxiliary images are trained on."""
         return self.select or len(self.aux) - self.held_out
@@ -254,7 +259,7 @@ class Consolidation(ABC, Generic[AnyModel]):
             return None
         views = min(self.config.views, self.different_views or self.config.views)
         seen = {"pad": self.schedule.pad, "flip": self.schedule.flip, "precision": self.schedule.precision}
-        return AnswerCache(Path(self.config.cache), self.config.cache_bytes, views, self.trained_on, seen)
+        return AnswerCache(Path(self.config.cache), self.config.cache_bytes, views, self.different_images, seen)
 
     @contextmanager
     def remembering(self) -> Iterator[None]:

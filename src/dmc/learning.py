@@ -48,10 +48,10 @@ def learned(
     if out is not None and is_main():
         require_own(Path(out), how.resume)
         require_outside(Path(out), data, val, aux)
-    if rest.get("cache") is not None:
-        require_outside(Path(rest["cache"]), data, val)
     before = kept_beside(old) if own.keep_specialists else [old]
     merge = Merge.chosen([old], aux, out, how, rest, share=0.5)
+    if merge.config.cache is not None:
+        require_outside(Path(merge.config.cache), data, val)
     new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
     joining = source if own.use_new or own.use_labels else None
     if joining is not None:

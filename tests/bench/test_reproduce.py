@@ -280,6 +280,9 @@ def test_amounts_are_drawn_with_and_without_a_spread_beside_lwf(data_root: Path,
     ]
     draw(job, job.benches(), rows, tmp_path / "amounts.png")
     assert (tmp_path / "amounts.png").stat().st_size > 5_000
+    shares = recipe_job("aux-amount", "smoke", 2, tmp_path, data_root, [], [], False, ["aux_images=0.5"])
+    draw(shares, shares.benches(), rows, tmp_path / "shares.png")  # which are no number to draw at
+    assert not (tmp_path / "shares.png").exists()
 
 
 def test_a_table_is_drawn_beside_the_papers_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

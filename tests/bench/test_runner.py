@@ -11,17 +11,18 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from filelock import FileLock
 
-from dmc.bench.runner import Bench, every_tracker
+from dmc.bench.runner import Bench, Cell, every_tracker, require_none_failed
 from dmc.bench.summary import summary
 from dmc.config import CONSOLIDATION, SPECIALIST
 from dmc.data.subsets import ListedImages
 from dmc.errors import DmcError
-from dmc.methods import METHODS, Learned, Lesson, Method, methods_named
+from dmc.methods import METHODS, OWN_FILES, Learned, Lesson, Method, methods_named
 from dmc.metrics.incremental import Confusion, StreamScores
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile, strength_for
@@ -327,7 +328,7 @@ def test_a_method_of_ones_own_is_one_file(dmc: Dmc, tmp_path: Path) -> None:
         (MINE.replace('"mine", "My', '"lwf", "My'), "there is a method 'lwf' already"),
         (MINE.replace("My method", "DMC"), "there is a method with the title 'DMC' already"),
         (MINE.replace('"mine", "My', '"a/b", "My'), "a method is not called 'a/b'"),
-        (MINE.replace('"mine", "My', '"shared", "My'), "a method is not called 'shared'"),
+        (MINE.replace('"mine", "My', '"shared", "My'), "'shared' has another meaning"),
         (MINE.replace('name, title = "mine", "My method"', "memory = 3"), "Mine needs a name and a title"),
         *(
             (
@@ -371,7 +372,7 @@ def test_a_method_that_has_changed_is_not_mixed_with_its_old_results(dmc: Dmc, t
         ("return Learned([])", "Learned takes a list of models, Learned([model])"),
         ("return Learned([wide], {'seen': 3})", "Learned takes tensors as notes, by name"),
         ("return Learned([old])", "the model of mine does not know 3 after group 1"),
-        ("return before.notes['gone']", "KeyError: 'gone' (failed.txt has more)"),
+        ("return before.notes['gone']", "KeyError: 'gone' ({folder}/failed.txt has more)"),
     ],
 )
 def test_what_a_method_gives_back_is_checked(given: str, reason: str, tmp_path: Path) -> None:
@@ -381,9 +382,32 @@ def test_what_a_method_gives_back_is_checked(given: str, reason: str, tmp_path: 
     bench.settle()
     try:
         (method,) = methods_named(str(file))
-        assert bench.run_cell(method, 0) == reason
+        assert bench.run_cell(method, 0) == reason.format(folder=bench.cell_folder("mine", 0))
         told = (bench.cell_folder("mine", 0) / "failed.txt").read_text()
         assert (f'File "{file}", line' in told) == ("KeyError" in reason)
+    finally:
+        METHODS.pop("mine", None)
+
+
+def test_a_reason_why_a_cell_failed_does_not_outlive_the_next_try(tmp_path: Path) -> None:
+    """Another command that finds it being worked on has nothing to complain of."""
+    bench = Bench("digits", 5, load_profile("smoke", "digits"), tmp_path)
+    bench.settle()
+    cell = Cell(bench, "finetuning", 0, {})
+    cell.folder.mkdir(parents=True)
+    (cell.folder / "failed.txt").write_text("yesterday's reason\n")
+    with patch.object(Bench, "_learn_all", side_effect=lambda *_: require_none_failed([cell])):
+        assert bench.run_cell(METHODS["finetuning"], 0) == ""
+
+
+def test_a_file_that_changes_between_two_calls_is_read_again(tmp_path: Path) -> None:
+    """As in a notebook: a built-in method keeps its name, one's own is replaced."""
+    file = tmp_path / "mine.py"
+    try:
+        for title in ("My method", "My better method"):
+            file.write_text(MINE.replace("My method", title))
+            (found,) = methods_named(str(file))
+            assert (found.title, METHODS["mine"].title, title in OWN_FILES["mine"].code) == (title, title, True)
     finally:
         METHODS.pop("mine", None)
 

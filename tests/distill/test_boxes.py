@@ -233,6 +233,22 @@ def test_a_cache_gives_the_same_targets_again(tmp_path: Path) -> None:
         torch.testing.assert_close(one, other)
 
 
+def test_a_cache_keeps_as_many_anchors_as_are_taught(tmp_path: Path) -> None:
+    """A square of noise has fewer than a wide image: 16 places of 9 anchors at 32 pixels are all that there are."""
+    teachers = BoxTeachers(
+        [small("ab", RETINANET), small("c", RETINANET, seed=1)], small("abc", RETINANET), anchors=999
+    )
+    (kept,) = teachers.kept()
+    assert teachers.anchors == 999
+    assert {part.shape[0] for part in kept.parts} == {999}
+    found = teachers.select(torch.zeros((1, 3, 32, 32), dtype=torch.uint8), 999)
+    assert found.places_NS.shape[1] < 999
+    with AnswerCache(tmp_path, 2**30, 1, 2, {}) as cache:
+        teachers.remember(cache)
+        batch = replace(Batch(IMAGES, torch.zeros(2)).in_view(0), ids_N=torch.tensor([5, 6]))
+        assert teachers.targets(batch).places_NS.shape == (2, 999)
+
+
 def test_unlike_families_merge_into_any_of_them(unlabeled: Path) -> None:
     """Whatever teaches whom, a step lowers the loss to the teachers' finds, and the result is saved and loaded."""
     quick = dmc.Schedule(epochs=1, lr=1e-4, algorithm="adam", batch_size=20)
@@ -263,6 +279,7 @@ def test_impossible_boxes_are_refused_and_missing_finds_named(
         dmc.consolidate([good, wrong], unlabeled, **settings)
     with pytest.raises(DmcError, match="sees b is misunderstood"):
         dmc.check([good, wrong], unlabeled, **settings)
+    dmc.check([good, wrong], unlabeled, **settings | {"aux_limit": 4})  # four boxes are too few to judge by
     caplog.clear()
     dmc.check([good, sees("c", [[0.0, 0, 30, 30]], [[0.02]], 64)], unlabeled, **settings)
     assert "sees c finds nothing in 8 auxiliary images (scores above 5%)" in caplog.text

@@ -14,16 +14,19 @@ from PIL import Image
 
 import dmc
 from dmc import beginning
+from dmc.data.annotations import open_annotated
 from dmc.data.detection_batch import ShorterSide
 from dmc.data.loader import open_loader
 from dmc.data.open import open_images
 from dmc.data.readers import ArrayImages
 from dmc.data.subsets import ListedImages, Repeated, Unlabeled
 from dmc.errors import DmcError
+from dmc.estimate import cost_of, some_batches
 from dmc.methods import METHODS
-from dmc.methods.base import Learned
+from dmc.methods.base import Learned, Lesson
 from dmc.models.model import Model
 from dmc.models.specialist import Specialist
+from dmc.recipes.profile import load_profile
 from tests.conftest import SMALL, classifiers, require_unlike, tiny, write_images
 from tests.detectors import small
 from tests.methods.conftest import lesson
@@ -155,6 +158,25 @@ def test_repeated_images_are_spread_over_an_epoch(tmp_path: Path) -> None:
     assert (len(names), len(set(names)), len(orders)) == (80, 20, 4)
 
 
+def test_answers_about_repeated_images_are_kept_once(tmp_path: Path) -> None:
+    """By hand: 220 auxiliary images, and 20 new ones that are shown four times.
+
+    A row has 8 bytes, and for both teachers and both views a checksum of 4 bytes and 2 fp16 logits.
+    """
+    first, second = tiny("ab", 1), tiny("cd", 2)
+    merge = classifiers([first, second], NOISE[20:], STILL, held_out=0, cache=str(tmp_path / "answers"))
+    merge.join(ArrayImages(NOISE[:20], np.arange(20) % 2, ("c", "d")))
+    assert merge.trained_on == 220 + 4 * 20
+    assert merge.cache is not None
+    kept = merge.teachers.kept()
+    assert merge.cache.bytes_for(kept) == 240 * (8 + 2 * 2 * (4 + 2 * 2))
+    cost = cost_of(merge, some_batches(merge)[0][0])
+    alone = classifiers([first, second], NOISE[20:], STILL, held_out=0, cache=str(tmp_path / "answers"))
+    usual = cost_of(alone, some_batches(alone)[0][0])
+    assert cost.asking_flops == pytest.approx(usual.asking_flops * 240 / 300)
+    assert cost.student_flops == pytest.approx(usual.student_flops)
+
+
 def test_without_images_to_spare_students_are_compared_on_auxiliary_ones_alone(tmp_path: Path) -> None:
     merge = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE[:40], STILL, held_out=0)
     merge.join(ArrayImages(np.zeros((8, 16, 16, 3), dtype=np.uint8), np.arange(8) % 2, ("c", "d")))
@@ -258,6 +280,20 @@ def test_dmc_plus_plus_begins_as_the_old_model(tmp_path: Path) -> None:
     told = run_json(tmp_path / "consolidated")
     assert (told["joining"]["images"], told["views"], told["balance"], told["scale"]) == (32, 2, True, "auto")
     assert run_json(tmp_path / "specialist")["schedule"]["lr"] == STILL.lr / 2
+
+
+def test_dmc_plus_plus_of_detectors_leaves_what_is_set(
+    squares: Path, unlabeled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The recipe's number of anchors is for those who name none."""
+    monkeypatch.setattr(beginning, "NEARLY", 0.0)
+    still = STILL.changed({"algorithm": "adam"})
+    profile = load_profile("smoke", "voc", {"anchors": 32}).changed({"specialist": still, "consolidation": still})
+    aux, data = open_images(unlabeled), open_annotated(squares)
+    given = Lesson(data, aux, profile, 0.0, 1, tmp_path / "lesson", tmp_path / "shared" / "group-1")
+    old = small("ab", seed=1, arch=profile.arch)
+    METHODS["dmc++"].learn(Learned([old]), given)
+    assert run_json(tmp_path / "lesson" / "consolidated")["anchors"] == 32
 
 
 def test_inference_twice_scales_its_specialists(tmp_path: Path) -> None:

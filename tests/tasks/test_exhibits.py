@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from dmc.data.annotations import Objects
 from dmc.data.batch import Batch
+from dmc.data.open import open_images
 from dmc.data.preprocess import Preprocessing
 from dmc.distill.detector_agreement import false_alarms, missed
 from dmc.distill.teachers import Teachers
-from dmc.evaluation.detection import evaluate
+from dmc.evaluation.detection import DetectedObject, evaluate
 from dmc.exhibits import BarChart, Facts, Gallery, LineChart
 from dmc.metrics.average_precision import Detections
 from dmc.models.detector import Detector
 from dmc.models.specialist import Specialist
 from dmc.tasks.classifier_exhibits import STUDENT, TOGETHER, disagreements
 from dmc.tasks.detection import Detection
+from dmc.tasks.detector_exhibits import _scene
 from tests.conftest import tiny
-from tests.detectors import TINY
+from tests.detectors import TINY, untrained
 
 
 def test_images_are_ranked_by_the_largest_difference_of_a_probability() -> None:
@@ -36,6 +40,18 @@ def test_images_are_ranked_by_the_largest_difference_of_a_probability() -> None:
     assert {who: name for who, (name, _) in found[0].said.items()} == {STUDENT: "d", TOGETHER: "a"}
     assert [share for _, share in found[0].said.values()] == pytest.approx([0.7, 0.6])
     assert [one.label for one in found] == ["a", "b"]
+
+
+def test_scenes_that_were_resized_since_show_boxes_where_they_are(tmp_path: Path) -> None:
+    """The annotation is for 200 x 100 pixels, the file has 100 x 50: what is found lies in the file's own pixels."""
+    Image.new("RGB", (100, 50), "grey").save(tmp_path / "a.png")
+    there = Objects(np.array([[20, 20, 60, 60]], np.float32), np.array([0]), np.array([False]), 200, 100)
+    record = next(open_images(tmp_path).records())
+    found = [DetectedObject("x", 0.9, (10.0, 10.0, 30.0, 30.0))]
+    with patch("dmc.tasks.detector_exhibits.detected", return_value=found):
+        scene = _scene(record, there, {"student": untrained("x")}, ["x"])
+    assert scene.picture.width == 100
+    assert scene.found["labels"][0].box == scene.found["student"][0].box == (10.0, 10.0, 30.0, 30.0)
 
 
 def test_mistakes_of_a_detector_are_false_alarms_and_misses() -> None:

@@ -148,7 +148,8 @@ class Bench:
         if name not in OWN_FILES:
             return
         path, code = OWN_FILES[name]
-        for copy in sorted(self.folder.rglob(f"{name}/{CODE}")):  # also of trials
+        trials = self.folder.glob(f"tuning/order-*/{name}/*/order-*/{name}/{CODE}")
+        for copy in sorted([*self.folder.glob(f"order-*/{name}/{CODE}"), *trials]):
             if copy.read_text("utf-8") != code:
                 raise DmcError(
                     f"{path} has changed since {copy.parent} was begun with it: remove that folder (and tuning/, if "
@@ -194,6 +195,7 @@ class Bench:
         try:
             with locked(folder / ".lock", timeout=0):
                 sweep(folder, *folder.glob("**/"))
+                (folder / FAILED).unlink(missing_ok=True)  # of an earlier try
                 self._learn_all(method, order, folder)
         except Timeout:
             return "another process is working on it"
@@ -201,8 +203,7 @@ class Bench:
             told = isinstance(error, DmcError)
             reason = first_line(error) if told else f"{type(error).__name__}: {first_line(error)}"
             write_text(folder / FAILED, f"{reason}\n" if told else f"{reason}\n\n{traceback.format_exc()}")
-            return reason if told else f"{reason} ({FAILED} has more)"
-        (folder / FAILED).unlink(missing_ok=True)
+            return reason if told else f"{reason} ({folder / FAILED} has more)"
         return ""
 
     def _learn_all(self, given: Method, order: int, folder: Path) -> None:

@@ -82,12 +82,12 @@ class DetectorTeachers(TeacherGroup[Detector]):
     def kept(self) -> list[Kept]:
         """Keep what is selected of all teachers' answers together."""
         answer = self.select(noise(self.transform.size, self.specialists[0].device), self.anchors)
-        self.anchors = answer.places_NS.shape[1]  # a square may have fewer than are asked for
         key = {
             "teachers": [teacher.settings | {"weights": teacher.fingerprint} for teacher in self.specialists],
             "centring": self.centring,
         }
-        places, *floats = (tuple(part.shape[1:]) for part in answer if part is not None)
+        # A square of noise may have fewer anchors than are taught elsewhere.
+        places, *floats = ((self.anchors, *part.shape[2:]) for part in answer if part is not None)
         # The highest logits of each class tell teachers apart: which anchors these are may depend on rounding.
         return [Kept(key, [Part(places, torch.int32), *map(Part, floats)], answer.logits_NST.amax(dim=1))]
 

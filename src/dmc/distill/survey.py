@@ -18,7 +18,7 @@ from dmc.errors import DmcError
 from dmc.models.detector import MIN_SCORE
 
 log = logging.getLogger("dmc")
-ODD = 0.5  # a detector of whose boxes a larger share is impossible is misunderstood
+ODD, ENOUGH = 0.5, 5  # a detector of whose boxes, if it has enough, a larger share is impossible is misunderstood
 RARELY = 0.05  # a detector that finds something in a smaller share of the images teaches little
 
 
@@ -54,11 +54,11 @@ class Survey:
         """Refuse one of the first `trained` teachers (None: of all) whose boxes are mostly impossible or no numbers."""
         self.teachers.require_finite()
         for teacher, one in [*zip(self.teachers.specialists, self.seen, strict=True)][:trained]:
-            if one.impossible > ODD * one.boxes:
+            if one.boxes >= ENOUGH and one.impossible > ODD * one.boxes:
                 wrong = f"{one.impossible} of {one.boxes} boxes in {self.images} auxiliary images"
                 raise DmcError(
-                    f"{teacher.name} is misunderstood: {wrong} have no size or lie outside; look at what it finds, and "
-                    "say how its outputs are laid out (layout), and how images are fitted (fit)"
+                    f"{teacher.name} is misunderstood: {wrong} have no size or lie outside; look at what it finds "
+                    "(`draw`), and say of an ONNX file how its outputs are laid out (layout=) and images fitted (fit=)"
                 )
 
     def warn(self) -> None:

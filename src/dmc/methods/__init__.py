@@ -103,8 +103,10 @@ def _from_file(path: Path) -> Method:
         method: Method = found[0]()
     if not (getattr(method, "name", "") and getattr(method, "title", "")):
         raise DmcError(f"{path}: {found[0].__name__} needs a name and a title")
-    if not re.fullmatch(NAME, method.name) or method.name in RESERVED:
+    if not re.fullmatch(NAME, method.name):
         raise DmcError(f"{path}: a method is not called {method.name!r}: small letters, digits and + - . _ make a name")
+    if method.name in RESERVED:
+        raise DmcError(f"{path}: {method.name!r} has another meaning: call the method something else")
     if method.title in {other.title for name, other in METHODS.items() if name != method.name}:
         raise DmcError(f"{path}: there is a method with the title {method.title!r} already")
     kinds = method.kinds if isinstance(method.kinds, tuple) else (method.kinds, None)
@@ -112,6 +114,6 @@ def _from_file(path: Path) -> Method:
         raise DmcError(f"{path}: kinds of {found[0].__name__} is no tuple of classes of models: (dmc.Specialist,) is")
     if type(METHODS.get(method.name, method)).__module__ != module.__name__:
         raise DmcError(f"{path}: there is a method {method.name!r} already")
-    if method.name not in METHODS:
+    if method.name not in METHODS or OWN_FILES[method.name].code != code:
         METHODS[method.name], OWN_FILES[method.name] = method, OwnFile(path.resolve(), code)
     return METHODS[method.name]

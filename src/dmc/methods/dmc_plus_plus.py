@@ -26,7 +26,8 @@ class DMCPlusPlus(DMC):
         old, profile, kind = before.specialists[0], lesson.profile, lesson.profile.task.consolidate_config
         best = profile.changed({"scale": "auto", "balance": True, "views": profile.views or VIEWS})
         new = grown_specialist(old, lesson) if kind.best_lesson.get("from_old") else specialist_for(lesson)
-        merge = self.consolidation([old, new], lesson, best, **kind.best_form)
+        form = {name: value for name, value in kind.best_form.items() if getattr(profile, name, None) is None}
+        merge = self.consolidation([old, new], lesson, best, **form)
         if kind.best_lesson.get("use_new"):
             merge.join(lesson.data)
         return Learned([merge.run(lesson.folder / "consolidated", RESUMED)])

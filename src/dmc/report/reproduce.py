@@ -116,8 +116,10 @@ def draw(job: Reproduction, benches: Mapping[str, Bench], rows: Sequence[Row], p
     if job.recipe.figure == "confusion":
         _draw_confusions(job, benches, title, path)
     elif job.recipe.figure == "amount":
-        series = [*_by_amount(benches, rows), *lwf_lines(job, benches)]
-        draw_lines(series, "auxiliary images", f"average incremental {metric}, %", title, path, log=True)
+        by_amount = _by_amount(benches, rows)
+        if by_amount:  # none, if all rows have a share of the images, or all of them
+            series = [*by_amount, *lwf_lines(job, benches)]
+            draw_lines(series, "auxiliary images", f"average incremental {metric}, %", title, path, log=True)
     elif job.recipe.figure == "bars":
         _draw_bars(job.recipe.columns, rows, metric, title, path)
     else:

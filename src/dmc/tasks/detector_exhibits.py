@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 from dmc.data.annotations import DetectionImages, Objects
-from dmc.data.decode import opened, upright_rgb
+from dmc.data.decode import opened, upright_rgb, upright_size
 from dmc.data.sources import Record
 from dmc.data.thumbnails import encoded
 from dmc.distill.box_teachers import side_by_side
@@ -98,11 +98,12 @@ def _gallery(found: Found, speakers: Mapping[str, Detector], source: DetectionIm
 
 def _scene(record: Record, there: Objects, speakers: Mapping[str, Detector], classes: Sequence[str]) -> Exhibit:
     with opened(record) as stored:
+        width, _ = upright_size(stored)
         image = upright_rgb(stored, at_least=SIDE)
     image.thumbnail((SIDE, SIDE), Image.Resampling.BILINEAR)
-    zoom = image.width / there.width
     marks = zip(there.labels_M.tolist(), there.boxes_M4.tolist(), strict=True)
-    found = {"labels": [_mark(classes[label], None, box, zoom) for label, box in marks]}
+    found = {"labels": [_mark(classes[label], None, box, image.width / there.width) for label, box in marks]}
+    zoom = image.width / width  # another one if the image was resized after it was annotated
     for who, detector in speakers.items():
         found[who] = [_mark(one.name, one.score, one.box, zoom) for one in detected(detector, record, SURE)]
     return Exhibit(encoded(image), found=found)
