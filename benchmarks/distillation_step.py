@@ -18,11 +18,11 @@ import torch
 
 from dmc.data.batch import Batch
 from dmc.distill.anchor_teachers import AnchorTeachers
+from dmc.distill.detector_objective import DetectionDistillation
 from dmc.distill.detector_teachers import DetectorTeachers
 from dmc.models.detector import Detector
 from dmc.models.pyramids import IMAGENET
 from dmc.precision import autocast
-from dmc.tasks.detector_consolidation import DetectionDistillation
 
 
 def seconds(work: Callable[[], object], repeats: int) -> list[float]:

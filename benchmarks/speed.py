@@ -37,13 +37,13 @@ from dmc.data.batch import Batch
 from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.box_teachers import BoxTeachers
 from dmc.distill.cache import AnswerCache
+from dmc.distill.detector_objective import DetectionDistillation
 from dmc.estimate import cost_of, some_batches
 from dmc.models.detector import Detector
 from dmc.models.pyramids import IMAGENET
 from dmc.models.specialist import Specialist
 from dmc.precision import fast_precision
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
-from dmc.tasks.detector_consolidation import DetectionDistillation
 
 ARCH, SIDE, CLASSES, BATCH = "cifar_resnet32", 32, 10, 128
 DETECTOR, SMALL = "retinanet:timm/tf_efficientnet_lite0,width=64,depth=2", "retinanet_resnet18_fpn"

@@ -63,13 +63,12 @@ def test_a_detector_is_chosen_where_there_are_boxes(tmp_path: Path) -> None:
 
 
 def test_schedules_are_as_long_as_the_images_ask_for() -> None:
-    _, few = CLASSES.supervised_schedules(500, pretrained=False)
-    paper, many = CLASSES.supervised_schedules(50_000, pretrained=False)
+    few = CLASSES.supervised_schedule(500, pretrained=False)
+    many = CLASSES.supervised_schedule(50_000, pretrained=False)
     assert (few.epochs, few.batch_size, many.epochs, many.batch_size) == (200, 32, 10, 128)
-    assert paper == SPECIALIST
-    assert CLASSES.distillation_schedules(4_000, pretrained=False)[1].epochs == 75
-    assert CLASSES.distillation_schedules(4_000, pretrained=False)[0] == CONSOLIDATION
-    _, tuned = CLASSES.supervised_schedules(1_000, pretrained=True)
+    assert CLASSES.paper_schedules == (SPECIALIST, CONSOLIDATION)
+    assert CLASSES.distillation_schedule(4_000, pretrained=False).epochs == 75
+    tuned = CLASSES.supervised_schedule(1_000, pretrained=True)
     assert (tuned.epochs, tuned.lr) == (20, 0.01)
     assert [clamped(wanted, 4, 10) for wanted in (0.2, 5.1, 99)] == [4, 6, 10]
 

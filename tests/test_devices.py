@@ -19,6 +19,8 @@ from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch
 from dmc.data.loader import ImageLoader
 from dmc.distill.anchor_teachers import AnchorTeachers
+from dmc.distill.classifier_objective import Distillation
+from dmc.distill.detector_objective import DetectionDistillation
 from dmc.distill.teachers import TeacherGroup, Teachers
 from dmc.jobs import Merge
 from dmc.methods import METHODS
@@ -31,8 +33,6 @@ from dmc.models.detector import Detector
 from dmc.models.model import Model
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import Profile
-from dmc.tasks.classifier_consolidation import Distillation
-from dmc.tasks.detector_consolidation import DetectionDistillation
 from dmc.training.classification import Supervised
 from dmc.training.detection import DetectionLoss
 from dmc.training.loop import fit

@@ -16,8 +16,8 @@ import dmc as library
 from dmc.config import Precision, RunConfig, Schedule
 from dmc.data.batch import Batch
 from dmc.device import tiles_hidden
+from dmc.distill.classifier_objective import Distillation
 from dmc.precision import autocast, fast_precision, settled
-from dmc.tasks.classifier_consolidation import Distillation
 from tests.conftest import classifiers, tiny, write_images
 from tests.detectors import untrained
 

@@ -109,9 +109,7 @@ def train(
             `val` or `test` folder beside a `train` folder. Where there is none, it holds out every tenth image of each
             class, if classes have twenty images on average. For detectors, `"auto"` tests on nothing.
         preprocessing: the preprocessing of the network, if it should not be its architecture's.
-        **settings: settings of `dmc.config`: `TrainConfig` (`arch`, `size`, `weights`, `seed`, `memory`, `workers`;
-            classifiers also `output`), `Length` (`profile`, `minutes`, or a whole `schedule`), single fields of
-            `Schedule` (`epochs`, `lr`, `batch_size`, ...), `RunConfig` (`resume`, `checkpoint_every`).
+        **settings: any setting of `dmc train` (docs/settings.md), or a whole `schedule`.
     """
     how, rest = RunConfig.taken_from(settings)
     length, rest = Length.taken_from(rest)
@@ -150,13 +148,8 @@ def consolidate(
         aux: unlabeled images: a folder, parquet, tar shards, npz, a glob, `hf-hub:OWNER/NAME` or a uint8 array; or a
             list of these.
         out: a folder for the run and its result; None writes nothing to disk.
-        **settings: settings of `dmc.config`: `ConsolidateConfig` (`arch`, `size`, `weights`, `loss`, `centring`,
-            `aux_limit`, `seed`, `memory`, `workers`, `cache`, `views`, `cache_limit`; classifiers also `temperature`,
-            `scale`, `balance`; detectors also `anchors`, `box_weight`), `Length` (`profile`, `minutes`, or a whole
-            `schedule`), single fields of `Schedule` (`epochs`, `lr`, `batch_size`, `precision`, ...), `RunConfig`
-            (`resume`, `checkpoint_every`).
-            `profile="paper"` takes the paper's settings and its method to the letter, `recipe="best"` sets what was
-            found to help beyond it.
+        **settings: any setting of `dmc consolidate` (docs/settings.md), or a whole `schedule`. `profile="paper"` takes
+            the paper's settings and method, `recipe="best"` sets what was found to help beyond it.
     """
     how, rest = RunConfig.taken_from(settings)
     loaded = _all(teachers)

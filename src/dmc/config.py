@@ -115,7 +115,8 @@ class Length(Config):
     """What the user said about the length and the schedule of training; the rest is chosen."""
 
     profile: ProfileName = option(
-        "auto", "auto: settings that suit images and models; paper: the paper's settings and literal method"
+        "auto",
+        "auto: settings that suit images and models; paper: the paper's settings and method (detectors: not centred)",
     )
     minutes: float | None = option(
         None, "Time budget instead of epochs, by the speed at the start; learn: half for each training", gt=0, lt=1e7

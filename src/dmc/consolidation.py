@@ -11,15 +11,14 @@ from typing import Any, Generic
 
 from torch import Tensor
 
-from dmc.beginning import as_first, as_mean_if_near
+from dmc.beginning import as_mean_if_near
 from dmc.classes import counted
 from dmc.config import ConsolidateConfig, RunConfig, Schedule
-from dmc.data.auxiliary import Images, open_auxiliary, require_room
+from dmc.data.auxiliary import Images, require_room
 from dmc.data.batch import Batch
 from dmc.data.decode import Transform
 from dmc.data.loader import ImageLoader, fits, held_loader, open_loader
-from dmc.data.open import sample_of
-from dmc.data.preprocess import Preprocessing
+from dmc.data.open import open_images, sample_of
 from dmc.data.sources import Source
 from dmc.data.subsets import JoinedImages, Repeated, Unlabeled, split_off
 from dmc.device import pick_device
@@ -71,7 +70,7 @@ class Consolidation(ABC, Generic[AnyModel]):
     takes_labels = False  # whether they can be
 
     def __init__(self, aux: Images, config: ConsolidateConfig, schedule: Schedule) -> None:
-        self.aux, self.config, self.schedule = Unlabeled(open_auxiliary(aux, config)), config, settled(schedule)
+        self.aux, self.config, self.schedule = Unlabeled(open_images(aux)), config, settled(schedule)
         tenth = len(self.aux) // 10
         self.held_out = min(config.held_out, tenth) if tenth >= LEAST_HELD_OUT else 0
         there = len(self.aux) - self.held_out
@@ -108,10 +107,6 @@ class Consolidation(ABC, Generic[AnyModel]):
     def seen_in(self, batch: Batch) -> Tensor:
         """Tell how much of each class the teachers see in each image, as a number for each image and class."""
         raise DmcError(f"images are not selected for {self.student.singular}s (select)")
-
-    def as_first_teacher(self, arch: str, preprocessing: Preprocessing) -> AnyModel:
-        """Make a student that begins as its first teacher."""
-        return as_first(self.teachers.specialists[0], self.teachers.union.names, arch, preprocessing, self.config.seed)
 
     def join(self, images: Source, with_labels: bool = False) -> None:
         """Train on these images, too; on a sample of them if they would outweigh the others."""

@@ -41,7 +41,8 @@ class LabeledTraining:
         """Train the model for the given length, or for one that suits the number of images."""
         require_room(self.source.name, len(self.source), model.transform, self.config.memory_bytes)
         images, begun = len(self.source), ResumedRun.in_folder(out, how.resume)
-        paper, usual = self.task.supervised_schedules(images, pretrained=self.network.weights is not None)
+        paper, _ = self.task.paper_schedules
+        usual = self.task.supervised_schedule(images, pretrained=self.network.weights is not None)
         settings: dict[str, Any] = {"weights": self.network.weights}
         if self.begins_as:
             model.begin_as(self.begins_as)
@@ -95,9 +96,7 @@ class Merge:
         length = length.changed({"share": share})
         paper, best = length.profile == "paper", rest.get("recipe") == "best"
         if paper and best:
-            raise DmcError(
-                "profile 'paper' is the paper's method to the letter, and recipe 'best' goes beyond it: choose"
-            )
+            raise DmcError("profile 'paper' is the paper's method, and recipe 'best' goes beyond it: choose")
         kind = task.consolidate_config
         config = kind.of({**(kind.paper_form if paper else kind.best_form if best else {}), **rest})
         if config.cache is not None:
@@ -114,10 +113,10 @@ class Merge:
     ) -> Consolidation[Any]:
         """Build the consolidation and verify it, now that all teachers exist; `joining` are more images to train on."""
         images = min(self.config.select or len(self.aux), len(self.aux))
-        usual = self.task.distillation_schedules(images, self.network.weights is not None)
+        _, paper = self.task.paper_schedules
+        usual = self.task.distillation_schedule(images, pretrained=self.network.weights is not None)
         network = {"arch": self.network.arch, "size": self.network.size, "weights": self.network.weights}
-        network |= {"aux_limit": None}  # the sample is taken already
-        schedule = schedule_for(self.length, *usual, self.begun)
+        schedule = schedule_for(self.length, paper, usual, self.begun)
         planned = self.task.consolidation(teachers, self.aux, self.config.changed(network), schedule)
         if joining is not None:
             planned.join(joining, with_labels)

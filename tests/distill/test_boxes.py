@@ -24,12 +24,13 @@ from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.box_targets import LOWEST, at_anchors
 from dmc.distill.box_teachers import BoxTeachers, side_by_side
 from dmc.distill.cache import AnswerCache
+from dmc.distill.detector_objective import DetectionDistillation
 from dmc.distill.survey import Survey
 from dmc.errors import DmcError
 from dmc.models.detector import Candidates, Detector, hidden
 from dmc.models.free_boxes import NOTHING, FreeBoxes, free_boxes
 from dmc.models.one_stage import Answers, OneStage, overlaps
-from dmc.tasks.detector_consolidation import DetectionDistillation, DetectorConsolidation
+from dmc.tasks.detector_consolidation import DetectorConsolidation
 from tests.detectors import small, untrained
 from tests.distill.test_detection import Fixed, fixed
 

@@ -25,10 +25,10 @@ from dmc.data.augment import content_ids, stored_corners, stored_mirrored
 from dmc.data.batch import Batch
 from dmc.distill.answer_table import AnswerTable, ImageRows, Part, Room
 from dmc.distill.cache import MARKER, AnswerCache, Kept, on_disk
+from dmc.distill.classifier_objective import Distillation
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
 from dmc.models.specialist import Specialist
-from dmc.tasks.classifier_consolidation import Distillation
 from tests.conftest import classifiers, tiny
 from tests.detectors import untrained
 

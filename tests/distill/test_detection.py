@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch
 from dmc.distill.anchor_teachers import AnchorTeachers
+from dmc.distill.detector_objective import DetectionDistillation
 from dmc.distill.detector_teachers import filled
 from dmc.methods.adapted_shmelkov import WithOldOutputs
 from dmc.models.detector import Detector
 from dmc.models.one_stage import Answers, OneStage
-from dmc.tasks.detector_consolidation import DetectionDistillation
 
 
 class Fixed(OneStage, nn.Module):

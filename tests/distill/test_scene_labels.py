@@ -17,10 +17,10 @@ from dmc.data.annotations import Objects, open_annotated
 from dmc.data.detection_batch import DetectionBatch
 from dmc.data.subsets import Unlabeled
 from dmc.distill.anchor_teachers import AnchorTeachers
+from dmc.distill.detector_objective import DetectionDistillation
 from dmc.distill.scene_labels import SceneLabels
 from dmc.errors import DmcError
 from dmc.metrics.average_precision import Detections
-from dmc.tasks.detector_consolidation import DetectionDistillation
 from dmc.training.detection import DetectionLoss
 from tests.conftest import tiny
 from tests.detectors import small

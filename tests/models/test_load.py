@@ -54,7 +54,7 @@ def segmenter() -> Iterator[type[Model]]:
         def claims(cls, arch: str) -> bool:
             return cls.architectures.claims(arch)
 
-        def _check_head(self) -> None:
+        def check_head(self) -> None:
             assert self.module(self.blank()).shape[1] == self.classes.width
 
         @property

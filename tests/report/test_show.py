@@ -93,7 +93,7 @@ def test_a_comparison_lists_its_cells(dmc: Dmc, tmp_path: Path) -> None:
         (tmp_path / f"order-{order}" / "groups.json").write_text(json.dumps([["a", "b"]] * groups))
     for place in ("order-0/dmc/group-0", "order-0/dmc/group-1", "order-0/lwf/group-0", "order-10/dmc/group-0"):
         (tmp_path / place).mkdir(parents=True)
-        (tmp_path / place / "confusion.npy").touch()
+        (tmp_path / place / "made.json").touch()
     (tmp_path / "order-0" / "lwf" / "failed.txt").write_text("it diverged\n")
     assert dmc("show", tmp_path).out.splitlines() == [
         f"{tmp_path}: comparison on digits, 2 classes at a time",

@@ -17,10 +17,11 @@ from dmc.data.batch import Batch
 from dmc.data.preprocess import Preprocessing
 from dmc.demos.classification import NETWORK, NEW, OLD, PREPROCESSING
 from dmc.device import index
+from dmc.distill.classifier_objective import Distillation
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
 from dmc.methods.importance import Regularised
-from dmc.tasks.classifier_consolidation import ClassifierConsolidation, Distillation
+from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 from dmc.training.classification import Supervised
 from dmc.training.labeled import fit_labeled
 from tests.conftest import SMALL, as_specialist, classifiers, require_unlike, tiny, write_images
@@ -244,7 +245,7 @@ def test_a_teacher_that_breaks_after_the_training_is_refused_before_it_is_compar
 
 
 def test_a_sample_of_the_images_is_taken_by_whoever_merges(aux_folder: Path) -> None:
-    assert len(classifiers([tiny("ab", 1), tiny("cd", 2)], aux_folder, QUICK, aux_limit=5).aux) == 5
+    assert dmc.check([tiny("ab", 1), tiny("cd", 2)], aux_folder, aux_limit=5)["aux"]["images"] == 5
 
 
 def test_several_models_are_evaluated_side_by_side(labeled_folder: Path) -> None:

@@ -29,6 +29,7 @@ from dmc.data.open import open_images
 from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.box_teachers import joined
 from dmc.distill.detector_agreement import DetectorAgreement, as_objects, false_alarms
+from dmc.distill.detector_objective import DetectionDistillation
 from dmc.distill.detector_teachers import Selected
 from dmc.errors import DmcError
 from dmc.estimate import some_batches
@@ -38,7 +39,7 @@ from dmc.models.detector import MIN_SCORE, Detector, nms
 from dmc.models.pyramids import IMAGENET
 from dmc.recipes.profile import load_profile
 from dmc.tasks.detection import Detection
-from dmc.tasks.detector_consolidation import DetectionDistillation, DetectorConsolidation
+from dmc.tasks.detector_consolidation import DetectorConsolidation
 from dmc.training.detection import DetectionLoss
 from dmc.training.objective import Objective
 from dmc.training.step import Step
@@ -110,10 +111,9 @@ def test_detectors_train_with_adam_on_clipped_gradients(unlabeled: Path) -> None
         DetectorConsolidation(teachers, unlabeled, size_64).schedule,
         bench.specialist,
         bench.consolidation,
-        task.supervised_schedules(500, pretrained=True)[0],
-        task.distillation_schedules(500, pretrained=True)[0],
+        *task.paper_schedules,
     ]
-    fitting = [usual(500, pretrained=True)[1] for usual in (task.supervised_schedules, task.distillation_schedules)]
+    fitting = [usual(500, pretrained=True) for usual in (task.supervised_schedule, task.distillation_schedule)]
     for schedule in (*as_paper, *fitting):
         module = nn.Linear(4, 1, bias=False)
         before = module.weight.detach().clone()
@@ -129,8 +129,8 @@ def test_detectors_train_with_adam_on_clipped_gradients(unlabeled: Path) -> None
 
 def test_detectors_are_trained_as_was_measured_best() -> None:
     """Of 6,200 and 1,200 images, and with ImageNet's weights at a third of the paper's rate."""
-    merging, labeled = Detection().distillation_schedules, Detection().supervised_schedules
-    chosen = [merging(6_200, True)[1], merging(1_200, True)[1], labeled(640, True)[1], merging(100_000, False)[1]]
+    merging, labeled = Detection().distillation_schedule, Detection().supervised_schedule
+    chosen = [merging(6_200, True), merging(1_200, True), labeled(640, True), merging(100_000, False)]
     assert [(s.epochs, s.lr, s.shape) for s in chosen] == [
         (4, 3e-4, "one-cycle"),
         (20, 3e-4, "one-cycle"),

@@ -40,6 +40,7 @@ from tests.conftest import Answer
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 220), "white": (230, 230, 230)}
 NO_CLASS = -1  # of a pixel
+QUICK = Schedule(epochs=30, batch_size=8, shape="one-cycle")
 
 
 class MaskedImages(Source):
@@ -109,7 +110,7 @@ class Segmenter(Model):
     def claims(cls, arch: str) -> bool:
         return cls.architectures.claims(arch)
 
-    def _check_head(self) -> None:
+    def check_head(self) -> None:
         assert self.module(self.blank()).shape[1] == self.classes.width
 
     @property
@@ -174,7 +175,7 @@ class SegmenterConsolidation(Consolidation[Segmenter]):
     ) -> None:
         self.teachers = Segmenters(teachers, "per-teacher")
         super().__init__(aux, config, schedule)
-        self.student = Segmenter._begun("pixelnet", self.teachers.union.names, None, "softmax", config.seed)
+        self.student = Segmenter.built("pixelnet", self.teachers.union.names, None, "softmax", config.seed)
 
     @property
     def transform(self) -> Whole:
@@ -205,6 +206,7 @@ class PixelAccuracy:
 
 class Segmentation(VisionTask[Segmenter]):
     model, paper_arch = Segmenter, "pixelnet"
+    paper_schedules = (QUICK, QUICK)
 
     def is_architecture(self, arch: str) -> bool:
         return Segmenter.claims(arch)
@@ -222,16 +224,15 @@ class Segmentation(VisionTask[Segmenter]):
     def untrained(
         self, source: Source, network: NetworkChoice, like: Preprocessing | None, output: Output | None, seed: int
     ) -> Segmenter:
-        return Segmenter._begun(network.arch, source.classes, like, "softmax", seed)
+        return Segmenter.built(network.arch, source.classes, like, "softmax", seed)
 
     def supervised(self, model: Segmenter, classes: Sequence[str]) -> Objective:
         return PixelLabels(model, classes)
 
-    def supervised_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
-        quick = Schedule(epochs=30, batch_size=8, shape="one-cycle")
-        return quick, quick
+    def supervised_schedule(self, images: int, pretrained: bool) -> Schedule:
+        return QUICK
 
-    distillation_schedules = supervised_schedules
+    distillation_schedule = supervised_schedule
 
     def consolidation(
         self, teachers: Sequence[Segmenter], aux: Source, config: ConsolidateConfig, schedule: Schedule

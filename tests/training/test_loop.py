@@ -20,13 +20,13 @@ from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
 from dmc.data.loader import open_loader
 from dmc.data.open import open_images
+from dmc.distill.classifier_objective import Distillation
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
 from dmc.methods.fixed_representation import NewRowsOnly
 from dmc.methods.icarl import SigmoidDistillation
 from dmc.methods.importance import Regularised
 from dmc.methods.lwf import WithoutForgetting
-from dmc.tasks.classifier_consolidation import Distillation
 from dmc.training.classification import Supervised
 from dmc.training.loop import fit
 from dmc.training.objective import Objective

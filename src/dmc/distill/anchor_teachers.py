@@ -50,7 +50,7 @@ class AnchorTeachers(DetectorTeachers):
         return found
 
     def select(self, images_N3HW: Tensor, count: int, sizes: Sequence[Size] | None = None) -> Selected:
-        """Select the `count` anchors of each image with the highest class probability of any teacher.
+        """Select the `count` anchors of each image with the highest class probability of any teacher (Eq. 5).
 
         `sizes` are height and width of each image without its padding; None: they are not padded.
         """

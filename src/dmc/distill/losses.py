@@ -1,4 +1,4 @@
-"""Distances between the student's logits and the target: Eq. 3 and the rivals of the paper's loss table."""
+"""Distances between the student's answers and the target: Eq. 3, its rivals of the paper's loss table, and Eq. 6."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor
 
-from dmc.config import LossName
+from dmc.config import KD_TEMPERATURE, LossName
 
 
 def l2(student_NT: Tensor, target_NT: Tensor) -> Tensor:
@@ -27,8 +27,13 @@ def kd(student_NT: Tensor, target_NT: Tensor, temperature: float) -> Tensor:
     return F.kl_div(student, target, reduction="batchmean", log_target=True) * temperature**2
 
 
-def loss_named(name: LossName, temperature: float) -> Callable[[Tensor, Tensor], Tensor]:
+def box_distance(offsets_MB: Tensor, wanted_MB: Tensor) -> Tensor:
+    """Give the smooth L1 distance of each box from its target, summed over the numbers that code it (Eq. 6)."""
+    return F.smooth_l1_loss(offsets_MB, wanted_MB, reduction="none").sum(dim=-1)
+
+
+def loss_named(name: LossName, temperature: float | None = None) -> Callable[[Tensor, Tensor], Tensor]:
     """Give the loss of this name; only `kd` uses the temperature."""
     if name == "kd":
-        return lambda student_NT, target_NT: kd(student_NT, target_NT, temperature)
+        return lambda student_NT, target_NT: kd(student_NT, target_NT, temperature or KD_TEMPERATURE)
     return {"l2": l2, "l1": l1}[name]

@@ -1,9 +1,9 @@
 """Adapted Shmelkov: learn the new classes, and keep the old outputs at the anchors where the old model is surest.
 
 Shmelkov et al., "Incremental Learning of Object Detectors without Catastrophic Forgetting" (ICCV 2017): the detector's
-own loss plus a distillation of the old classes' logits (L2) and of the boxes (smooth L1). As in the DMC paper, which
-adapts it to one-stage detectors, anchors are chosen by the old model's highest class probabilities instead of by
-proposals.
+own loss plus a distillation of the old classes' logits (L2, not centred, as their code has it for sigmoids) and of the
+boxes (smooth L1, summed over the offsets as in Eq. 6). As in the DMC paper, which adapts it to one-stage detectors,
+anchors are chosen by the old model's highest class probabilities instead of by proposals.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dmc.data.batch import Batch
 from dmc.device import pick_device
 from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.detector_teachers import ANCHORS
+from dmc.distill.losses import box_distance
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.models.detector import Detector
 from dmc.models.one_stage import gathered
@@ -41,7 +42,7 @@ class WithOldOutputs(DetectionLoss):
         logits_NSK = gathered(answers.logits_NAK, target.places_NS)[..., :old_classes]
         boxes_NSB = gathered(answers.boxes_NAB, target.places_NS)
         distilled = F.mse_loss(logits_NSK, target.logits_NST)
-        kept = F.smooth_l1_loss(boxes_NSB, target.boxes_NSB, reduction="none").sum(dim=2).mean()
+        kept = box_distance(boxes_NSB, target.boxes_NSB).mean()
         loss = sum(parts.values()) + distilled + kept
         return {"loss": loss, **parts, "old classes": distilled, "old boxes": kept}
 

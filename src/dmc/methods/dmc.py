@@ -1,6 +1,6 @@
 """DMC: train a specialist for the new classes, then consolidate it with the old model on auxiliary images.
 
-The paper's own method (section 3.1, Eq. 2 to 4, for detectors 3.2, Eq. 6 to 8). Classes of the lesson that the old
+The paper's own method (section 3.1, Eq. 2 to 4, for detectors 3.2, Eq. 5 to 8). Classes of the lesson that the old
 model knows as well are taught by both: their target is the mean of the two (appendix, "... models with common
 classes").
 """

@@ -35,7 +35,7 @@ def likelihood_of_a_draw(model: Specialist, data: Source) -> Callable[[Tensor], 
 
 class EWC(ImportanceMethod):
     name, title = "ewc", "EWC"
-    strength = 50.0
+    strength = 50.0  # 100, as REWC has it, halved: there is no factor 1/2 here
 
     def importance(self, learned: Learned, lesson: Lesson) -> Weights:
         model, data = learned.specialists[0], lesson.data

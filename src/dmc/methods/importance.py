@@ -2,10 +2,11 @@
 
     loss = cross entropy among the new classes + strength * sum of importance * (weight - old weight)^2
 
-This follows the code that the paper's numbers for them come from. There is no factor 1/2. In training, where there are
-no images of old classes, only the outputs of the lesson's own classes compete; at test time all do. The penalty's
-gradient is added by hand, so that trackers, which add things up while training, see the gradients of cross entropy
-alone. Strength * importance is limited to 9/10 of (1 + momentum) / learning rate, beyond which SGD diverges.
+The form is that of the code from which the paper's numbers for four of them come; docs/benchmark.md says where it
+differs. There is no factor 1/2. In training, where there are no images of old classes, only the outputs of the lesson's
+own classes compete; at test time all do. The penalty's gradient is added by hand, so that trackers, which add things up
+while training, see the gradients of cross entropy alone. Strength * importance is limited to 9/10 of (1 + momentum) /
+learning rate, beyond which SGD diverges.
 """
 
 from __future__ import annotations

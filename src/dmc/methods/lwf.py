@@ -2,7 +2,8 @@
 
 Li and Hoiem, "Learning without Forgetting" (2017): cross entropy among the new classes, and for each earlier group the
 cross entropy with the old model's answers at T = 2, among the classes of that group, weight 1 (Eq. 2 to 4). In that
-paper each task has a head; here the heads lie side by side, and at test time all classes compete.
+paper each task has a head, which is first trained alone; here the heads lie side by side and are trained with all else,
+and at test time all classes compete.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class Detector(Model):
             raise DmcError(f"{arch} has its anchors where they are for images of {only} pixels: leave size out")
         if weights is None:
             arch = source.begun_at_random(arch)
-        return cls._begun(arch, names, preprocessing, "sigmoid", seed, weights)
+        return cls.built(arch, names, preprocessing, "sigmoid", seed, weights)
 
     @classmethod
     def claims(cls, arch: str) -> bool:
@@ -106,7 +106,7 @@ class Detector(Model):
         p = self.preprocessing
         return fitted(images_N3HW, sizes, self.network.fit, p.size, shown or p.size, p.interpolation)
 
-    def _check_head(self) -> None:
+    def check_head(self) -> None:
         try:
             with torch.no_grad():
                 answers = self.module(self.blank())
@@ -179,7 +179,7 @@ class Detector(Model):
             best_NM = alone_NA.topk(min(count, alone_NA.shape[1]), dim=1).indices
             return Candidates(gathered(boxes_NA4, best_NM), gathered(odds_NAK, best_NM))
 
-    def _by_class(self, outputs: Tensor) -> Tensor:
+    def rows_by_class(self, outputs: Tensor) -> Tensor:
         """View them anchor by anchor: each has an output for each class, after those for the background."""
         return outputs.view(-1, self.network.background + len(self.names), *outputs.shape[1:])
 

@@ -65,7 +65,7 @@ class Model(ABC):
         self.provenance = dict(provenance or {})
         if output not in get_args(Output):
             raise DmcError(f"{name}: output kind {output!r} is neither 'softmax' nor 'sigmoid'")
-        self._check_head()
+        self.check_head()
 
     @classmethod
     def claims(cls, arch: str) -> bool:
@@ -80,7 +80,7 @@ class Model(ABC):
         return known
 
     @classmethod
-    def _begun(
+    def built(
         cls,
         arch: str,
         names: Iterable[str],
@@ -102,7 +102,7 @@ class Model(ABC):
         """Copy the model with outputs for more classes: the old ones answer as before, the new ones at random."""
         if self.arch is None or not self.classes.whole:
             raise DmcError(f"{self.name} cannot grow: it needs an architecture name and all of its own classes")
-        wide = self._begun(self.arch, (*self.names, *names), self.preprocessing, self.output, seed)
+        wide = self.built(self.arch, (*self.names, *names), self.preprocessing, self.output, seed)
         wide.name = self.name
         own = self.module.state_dict()
         with torch.no_grad():
@@ -110,8 +110,8 @@ class Model(ABC):
                 if value.shape == own[key].shape:
                     value.copy_(own[key])
                 else:
-                    rows = self._by_class(own[key])
-                    wide._by_class(value)[:, : rows.shape[1]] = rows
+                    rows = self.rows_by_class(own[key])
+                    wide.rows_by_class(value)[:, : rows.shape[1]] = rows
         return wide
 
     def begin_as(self, other: Self) -> None:
@@ -135,8 +135,8 @@ class Model(ABC):
             for key, value in twin.module.state_dict().items():
                 parts = [state[key] for state in states]
                 if key in outputs:
-                    rows = [other._by_class(part) for other, part in zip(others, parts, strict=True)]
-                    self._fill_outputs(self._by_class(value), rows, [other.names for other in others])
+                    rows = [other.rows_by_class(part) for other, part in zip(others, parts, strict=True)]
+                    self._fill_outputs(self.rows_by_class(value), rows, [other.names for other in others])
                 elif value.is_floating_point():  # else it counts batches
                     value.copy_(torch.stack(parts).mean(dim=0))
         return twin
@@ -155,10 +155,10 @@ class Model(ABC):
         """Name the tensors that have a row for each class: those of another shape in a model with one class more."""
         assert self.arch is not None
         names = [f"class {i}" for i in range(len(self.names) + 1)]
-        wider = self._begun(self.arch, names, self.preprocessing, self.output, seed=0).module.state_dict()
+        wider = self.built(self.arch, names, self.preprocessing, self.output, seed=0).module.state_dict()
         return {key for key, value in self.module.state_dict().items() if value.shape != wider[key].shape}
 
-    def _by_class(self, outputs: Tensor) -> Tensor:
+    def rows_by_class(self, outputs: Tensor) -> Tensor:
         """View a tensor of outputs so that its second dimension has a row for each class."""
         return outputs[None]
 
@@ -177,7 +177,7 @@ class Model(ABC):
         return self.student_arch
 
     @abstractmethod
-    def _check_head(self) -> None:
+    def check_head(self) -> None:
         """Refuse a module whose answer does not fit the class names."""
 
     @property

@@ -40,7 +40,7 @@ class Specialist(Model):
         weights: str | None = None,
     ) -> Self:
         """Make a classifier; `weights` are `imagenet`, a file's, or None: random, as a function of the seed."""
-        return cls._begun(arch, names, preprocessing, output, seed, weights)
+        return cls.built(arch, names, preprocessing, output, seed, weights)
 
     @classmethod
     def labels(cls, known: Sequence[str], given: Sequence[str] | None, width: int, name: str) -> Sequence[str]:
@@ -49,7 +49,7 @@ class Specialist(Model):
             raise DmcError(f"{name} says nothing about its {width} classes: give classes=FILE")
         return given or distinct(known or imagenet_names())
 
-    def _check_head(self) -> None:
+    def check_head(self) -> None:
         """Pass a blank image through the network, which must accept its size and give one logit for each class."""
         size = self.preprocessing.size
         try:

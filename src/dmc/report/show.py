@@ -21,7 +21,6 @@ from dmc.text import one_line
 if TYPE_CHECKING:
     from dmc.models.model import Model
 
-MEASURED = ("confusion.npy", "precisions.json")  # what a finished group of a comparison holds
 PROCESSOR = ("image_processor_type", "size", "crop_size", "crop_pct", "resample", "image_mean", "image_std")
 SHARED = ("first", "shared")  # folders of a comparison that belong to no method
 Shown = dict[str, Any]
@@ -64,7 +63,7 @@ def described(model: Model) -> Shown:
 def _saved_model(folder: Path) -> Shown:
     config = read_model_config(folder, str(folder))
     return {
-        "task": config.own.task or "image-classification",
+        "task": config.own.task,
         "arch": config.architecture,
         "classes": list(config.label_names),
         "output": config.own.output,
@@ -133,7 +132,7 @@ def _cells(order: Path) -> Iterator[Shown]:
         yield {
             "method": folder.name,
             "order": _number(order),
-            "groups_done": sum(any((place / name).exists() for name in MEASURED) for place in folder.glob("group-*")),
+            "groups_done": len(list(folder.glob("group-*/made.json"))),
             "groups": groups,
             "running": held(folder / ".lock"),
             "failed": read_text(failed).strip() if failed.exists() else None,
@@ -161,7 +160,8 @@ def _model_lines(place: str, model: Shown) -> list[str]:
     count = model["parameters"]
     seen = model["preprocessing"]
     lines = [
-        f"{place}: {model['arch'] or 'a network of its own'}, {model['task']}"
+        f"{place}: {model['arch'] or 'a network of its own'}"
+        + (f", {model['task']}" if model["task"] else "")  # which folders of other libraries do not tell
         + (f", {count:,} parameters" if count else ""),
         f"  {counted(model['classes'])}: {listed(model['classes'])}",
     ]

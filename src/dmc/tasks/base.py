@@ -120,12 +120,12 @@ class VisionTask(ABC, Generic[AnyModel]):
         """Give the training loss on data with labels of these classes."""
 
     @abstractmethod
-    def supervised_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
-        """Give two schedules for training on labels: the paper's, and one that suits the number of images."""
+    def supervised_schedule(self, images: int, pretrained: bool) -> Schedule:
+        """Give a schedule for training on labels that suits the number of images."""
 
     @abstractmethod
-    def distillation_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
-        """Give two schedules for consolidation: the paper's, and one that suits the number of images."""
+    def distillation_schedule(self, images: int, pretrained: bool) -> Schedule:
+        """Give a schedule for consolidation that suits the number of images."""
 
     @abstractmethod
     def consolidation(

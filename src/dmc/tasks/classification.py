@@ -113,16 +113,16 @@ class Classification(VisionTask[Specialist]):
     def supervised(self, model: Specialist, classes: Sequence[str]) -> Objective:
         return Supervised(model, classes)
 
-    def supervised_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
-        """Give the two schedules; a network with ImageNet's weights needs far fewer steps, and smaller ones."""
+    def supervised_schedule(self, images: int, pretrained: bool) -> Schedule:
+        """Train a network with ImageNet's weights for far fewer steps, and smaller ones."""
         settings: dict[str, Any] = {"epochs": clamped(150_000 / images, 10, 200), "batch_size": batch_size(images)}
         if pretrained:
             settings = {"epochs": clamped(20_000 / images, 4, 30), "batch_size": 32, "lr": 0.01}
-        return SPECIALIST, Schedule(shape="one-cycle", **settings)
+        return Schedule(shape="one-cycle", **settings)
 
-    def distillation_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
-        """Give the two schedules; the second shows the student about 300,000 images."""
-        return CONSOLIDATION, Schedule(
+    def distillation_schedule(self, images: int, pretrained: bool) -> Schedule:
+        """Show the student about 300,000 images."""
+        return Schedule(
             epochs=clamped(300_000 / images, 4, 100),
             lr=0.02 if pretrained else 0.1,
             shape="one-cycle",

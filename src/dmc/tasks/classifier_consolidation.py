@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dmc.config import AUTO, CONSOLIDATION, KD_TEMPERATURE, ClassifierConsolidateConfig, LossName, Schedule
+from dmc.beginning import as_first
+from dmc.config import AUTO, CONSOLIDATION, KD_TEMPERATURE, ClassifierConsolidateConfig, Schedule
 from dmc.consolidation import Consolidation
 from dmc.data.auxiliary import Images
 from dmc.data.batch import Batch
@@ -28,7 +29,7 @@ from dmc.distill.balance import (
     scale_rows,
     sharpness,
 )
-from dmc.distill.losses import loss_named
+from dmc.distill.classifier_objective import Distillation
 from dmc.distill.pool import Pool, verdict
 from dmc.distill.targets import build_targets
 from dmc.distill.teachers import Teachers
@@ -41,24 +42,6 @@ from dmc.training.findings import Findings, Measure
 from dmc.training.objective import Objective
 
 SAMPLE = 2048  # auxiliary images behind the agreement report and behind `scale: pool-std`
-
-
-class Distillation(Objective):
-    """Double distillation: the student's logits against the teachers' (Eq. 2 and 3)."""
-
-    name = "Distillation"
-
-    def __init__(self, student: Specialist, teachers: Teachers, loss: LossName, temperature: float) -> None:
-        self.student, self.teachers = student, teachers
-        self.distance = loss_named(loss, temperature)
-
-    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        target_NT = self.teachers.targets(batch)
-        student_NT = self.student.with_module(network).logits(batch.images_N3HW)
-        return {"loss": self.distance(student_NT, target_NT)}
-
-    def require_sound(self) -> None:
-        self.teachers.require_finite()
 
 
 class ClassifierConsolidation(Consolidation[Specialist]):
@@ -101,9 +84,9 @@ class ClassifierConsolidation(Consolidation[Specialist]):
         # A student that sees grey could not learn colours.
         preprocessing = max(alike, key=lambda seen: seen.channels, default=None) or default_preprocessing(arch)
         preprocessing = replace(preprocessing, size=asked.size or preprocessing.size)
-        if asked.from_teacher:
-            return self.as_first_teacher(arch, preprocessing)
         names = self.teachers.union.names
+        if asked.from_teacher:
+            return as_first(first, names, arch, preprocessing, asked.seed)
         return Specialist.untrained(arch, names, preprocessing, first.output, asked.seed, asked.weights)
 
     @property
@@ -144,7 +127,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
         return self.teachers.logits(batch.images_N3HW)
 
     def objective(self) -> Objective:
-        return Distillation(self.student, self.teachers, self.config.loss, self.config.temperature or KD_TEMPERATURE)
+        return Distillation(self.student, self.teachers, self.config.loss, self.config.temperature)
 
     def compare(self, unseen: ImageLoader) -> Findings:
         found = Agreement.of(answered(self.student, self.teachers, unseen), self.teachers.union)

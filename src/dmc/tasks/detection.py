@@ -113,13 +113,13 @@ class Detection(VisionTask[Detector]):
     def supervised(self, model: Detector, classes: Sequence[str]) -> Objective:
         return DetectionLoss(model, classes)
 
-    def supervised_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
-        """Give the two schedules; the second shows the network about 12,000 images."""
-        return DETECTION, fitting(clamped(12_000 / images, 8, 100), pretrained)
+    def supervised_schedule(self, images: int, pretrained: bool) -> Schedule:
+        """Show the network about 12,000 images."""
+        return fitting(clamped(12_000 / images, 8, 100), pretrained)
 
-    def distillation_schedules(self, images: int, pretrained: bool) -> tuple[Schedule, Schedule]:
-        """Give the two schedules; the second shows the student about 24,000 images. More passes were not better."""
-        return DETECTION, fitting(clamped(24_000 / images, 4, 100), pretrained)
+    def distillation_schedule(self, images: int, pretrained: bool) -> Schedule:
+        """Show the student about 24,000 images. More passes were not better (results/best-detectors.md)."""
+        return fitting(clamped(24_000 / images, 4, 100), pretrained)
 
     def consolidation(
         self, teachers: Sequence[Detector], aux: Source, config: DetectorConsolidateConfig, schedule: Schedule

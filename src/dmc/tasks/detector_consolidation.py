@@ -9,10 +9,11 @@ from math import isnan
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from dmc.config import DETECTION, DetectorConsolidateConfig, LossName, Schedule
+from dmc.beginning import as_first
+from dmc.classes import ClassUnion
+from dmc.config import DETECTION, DetectorConsolidateConfig, Matching, Schedule
 from dmc.consolidation import Consolidation
 from dmc.data.auxiliary import Images
 from dmc.data.batch import Batch
@@ -24,63 +25,16 @@ from dmc.distill.anchor_teachers import AnchorTeachers, same_anchors, unlike
 from dmc.distill.balance import HALF
 from dmc.distill.box_teachers import BoxTeachers
 from dmc.distill.detector_agreement import SURE, DetectorAgreement, sample
+from dmc.distill.detector_objective import DetectionDistillation
 from dmc.distill.detector_teachers import DetectorTeachers
-from dmc.distill.losses import loss_named
 from dmc.distill.scene_labels import SceneLabels
 from dmc.distill.survey import Survey
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
-from dmc.models.one_stage import Answers, gathered
 from dmc.training.findings import Findings, Measure
 from dmc.training.objective import Objective
 
 log = logging.getLogger("dmc")
-
-
-class DetectionDistillation(Objective):
-    """Eq. 8: at selected anchors, the student's logits and box against the teachers'."""
-
-    name = "DetectionDistillation"
-
-    def __init__(
-        self,
-        student: Detector,
-        teachers: DetectorTeachers,
-        loss: LossName,
-        box_weight: float,
-        labels: SceneLabels | None = None,
-    ) -> None:
-        self.student, self.teachers = student, teachers
-        self.distance, self.box_weight, self.labels = loss_named(loss, 1.0), box_weight, labels
-
-    def losses(self, network: nn.Module, batch: Batch) -> dict[str, Tensor]:
-        target = self.teachers.targets(batch)
-        answers = self.student.with_module(network).answers(batch.images_N3HW)
-        logits_MT = gathered(answers.logits_NAK, target.places_NS).flatten(0, 1)
-        boxes_MB = gathered(answers.boxes_NAB, target.places_NS).flatten(0, 1)
-        wanted_MT, wanted_MB = target.logits_NST.flatten(0, 1), target.boxes_NSB.flatten(0, 1)
-        off_M = F.smooth_l1_loss(boxes_MB, wanted_MB, reduction="none").sum(dim=1)  # Eq. 6
-        if target.box_weights_NS is not None:
-            off_M = off_M * target.box_weights_NS.flatten()
-        classes, boxes = self.distance(logits_MT, wanted_MT), off_M.mean()
-        parts = {"classes": classes, "boxes": boxes}
-        loss = classes + self.box_weight * boxes
-        if self.labels is None:
-            return {"loss": loss, **parts}
-        labeled = self.labeled(self.labels, answers, DetectionBatch.of(batch))
-        return {"loss": loss + labeled, **parts, "labels": labeled}
-
-    def labeled(self, labels: SceneLabels, answers: Answers, batch: DetectionBatch) -> Tensor:
-        """Give the detector's own loss on the images of a batch that have labels, as a mean over all of its images."""
-        scenes = [i for i, objects in enumerate(batch.objects) if objects is not None]
-        if not scenes:
-            return answers.logits_NAK.new_zeros(())
-        theirs = answers._replace(logits_NAK=answers.logits_NAK[scenes], boxes_NAB=answers.boxes_NAB[scenes])
-        parts = self.student.one_stage.objective(theirs, labels(batch, scenes))
-        return torch.stack(list(parts.values())).sum() * (len(scenes) / len(batch))
-
-    def require_sound(self) -> None:
-        self.teachers.require_finite()
 
 
 class DetectorConsolidation(Consolidation[Detector]):
@@ -101,14 +55,18 @@ class DetectorConsolidation(Consolidation[Detector]):
             raise DmcError("consolidation needs at least two teachers")
         if config.loss == "kd":
             raise DmcError("loss 'kd' compares softmax distributions; detectors have log-odds: use 'l2' or 'l1'")
-        self.teachers = AnchorTeachers(teachers, config.centring, config.anchors)
-        arch = self._student_arch(teachers, config)
-        weights, centring = Detector.architectures.weights(arch, config.weights), self.teachers.centring
-        super().__init__(aux, config.changed({"weights": weights, "centring": centring}), schedule)
-        self.student = self._new_student(teachers)
-        self._choose_matching(teachers)
+        arch = Detector.architectures.known(config.arch or teachers[0].require_arch())
+        config = config.changed({"arch": arch, "weights": Detector.architectures.weights(arch, config.weights)})
+        self.student = new_student(teachers, arch, config)
+        matching = self._matching(teachers, config.matching)
+        if matching == "anchors":
+            self.teachers = AnchorTeachers(teachers, config.centring, config.anchors)
+        else:
+            self.teachers = BoxTeachers(teachers, self.student, config.centring, config.anchors)
+        chosen = {"centring": self.teachers.centring, "matching": matching, "anchors": self.teachers.anchors}
+        super().__init__(aux, config.changed(chosen), schedule)
         for teacher in teachers:
-            if len(teacher.classes) == 1 and centring == "per-teacher":
+            if len(teacher.classes) == 1 and self.teachers.centring == "per-teacher":
                 log.warning(
                     f"{teacher.name} has one class ({teacher.names[0]!r}): its normalised logit is always 0 (Eq. 4), "
                     "so it teaches nothing about that class"
@@ -127,17 +85,15 @@ class DetectorConsolidation(Consolidation[Detector]):
                 "every pass, so no answer holds twice: allow more memory, or go without a cache"
             )
 
-    def _choose_matching(self, teachers: Sequence[Detector]) -> None:
-        """Let anchors be taught one by one where all models have the same, and boxes otherwise."""
-        matching = self.config.matching
-        if matching == "auto":
-            matching = "anchors" if same_anchors([*teachers, self.student]) else "boxes"
-        if matching == "boxes":
-            self.teachers = BoxTeachers(teachers, self.student, self.config.centring, self.config.anchors)
-            self._name_misfits(teachers)
-        else:
+    def _matching(self, teachers: Sequence[Detector], asked: Matching) -> Matching:
+        """Let anchors be taught one by one where all models have the same, and boxes otherwise; warn of misfits."""
+        if asked == "auto":
+            asked = "anchors" if same_anchors([*teachers, self.student]) else "boxes"
+        if asked == "anchors":
             self._require_same_anchors(teachers)
-        self.config = self.config.changed({"matching": matching, "anchors": self.teachers.anchors})
+        else:
+            self._name_misfits(teachers)
+        return asked
 
     def _require_same_anchors(self, teachers: Sequence[Detector]) -> None:
         """Refuse models whose anchors differ; warn of teachers that were made for images of another size."""
@@ -170,20 +126,6 @@ class DetectorConsolidation(Consolidation[Detector]):
                 f"{', '.join(squeezed)} will see images that are squeezed into squares, as the student ({arch}) does: "
                 "a student of another family (arch) would keep their proportions"
             )
-
-    @staticmethod
-    def _student_arch(teachers: Sequence[Detector], config: DetectorConsolidateConfig) -> str:
-        return Detector.architectures.known(config.arch or teachers[0].require_arch())
-
-    def _new_student(self, teachers: Sequence[Detector]) -> Detector:
-        arch = self._student_arch(teachers, self.config)
-        alike = next((d.preprocessing for d in teachers if d.arch == arch), Detector.architectures.preprocessing(arch))
-        usual = Detector.architectures.find(arch).only_size(arch) or self.teachers.transform.size
-        preprocessing = replace(alike, size=self.config.size or usual)
-        if self.config.from_teacher:
-            return self.as_first_teacher(arch, preprocessing)
-        names = self.teachers.union.names
-        return Detector.untrained(arch, names, preprocessing, self.config.seed, self.config.weights)
 
     @property
     def transform(self) -> ShorterSide:
@@ -268,3 +210,14 @@ class DetectorConsolidation(Consolidation[Detector]):
         target_MT, columns = torch.cat(logits), self.teachers.union.columns
         spreads = [round(float(target_MT[:, list(own)].std()), 2) for own in columns]
         return {"images": images, "logit_spreads": spreads, "objects": objects, "images_with_objects": shown}
+
+
+def new_student(teachers: Sequence[Detector], arch: str, config: DetectorConsolidateConfig) -> Detector:
+    """Make the student: for all classes, and images of the largest teacher's size unless another one is asked for."""
+    alike = next((d.preprocessing for d in teachers if d.arch == arch), Detector.architectures.preprocessing(arch))
+    usual = Detector.architectures.find(arch).only_size(arch) or max(d.transform.size for d in teachers)
+    preprocessing = replace(alike, size=config.size or usual)
+    names = ClassUnion.of([teacher.names for teacher in teachers]).names
+    if config.from_teacher:
+        return as_first(teachers[0], names, arch, preprocessing, config.seed)
+    return Detector.untrained(arch, names, preprocessing, config.seed, config.weights)
