@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from safetensors.torch import load_file
 from typer.main import get_command
 
 import dmc as library
-from dmc.cli import app
+from dmc.cli import Notices, app
 from dmc.cli.options import as_typed
 from dmc.config import Schedule
 from dmc.data.decode import CenterCrop, decode
@@ -52,6 +53,15 @@ def test_settings_in_errors_are_named_as_they_are_typed() -> None:
     assert said("learn", "aux_limit '1 x' should be") == "--aux-limit '1 x' should be"
     assert said("train", "epochs of a run: batch_size 0 should be 1") == "epochs of a run: batch_size 0 should be 1"
     assert as_typed("`use_new`", None) == "`use_new`"
+
+
+def test_settings_in_warnings_are_named_as_they_are_typed(capsys: pytest.CaptureFixture[str], dmc: Dmc) -> None:
+    """By the command that runs: `evaluate` has no size."""
+    for verb, said in (("train", "--size sets how many"), ("evaluate", "`size` sets how many")):
+        dmc(verb, "nothing")
+        capsys.readouterr()
+        Notices().emit(logging.LogRecord("dmc", logging.WARNING, "", 0, "`size` sets how many", None, None))
+        assert capsys.readouterr().err == f"dmc: {said}\n"
 
 
 def test_what_users_typed_is_not_taken_for_a_setting(dmc: Dmc, tmp_path: Path) -> None:

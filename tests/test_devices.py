@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 import dmc
-from dmc.bench.runner import Bench, every_tracker
+from dmc.bench.guards import every_tracker
+from dmc.bench.runner import Bench
 from dmc.config import LossName, Schedule
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch

@@ -98,15 +98,15 @@ class Consolidation(ABC, Generic[AnyModel]):
     def prepare(self, loader: ImageLoader, unseen: ImageLoader) -> None:
         """Measure on images what has to be known before training: on those to train on, or to compare on."""
 
-    def require_sense(self, batch: Batch, trained: int) -> None:
+    def require_plausible(self, batch: Batch, trained: int) -> None:
         """Refuse one of the first teachers, which are trained already, if its answers cannot be meant."""
 
-    def settle(self, unseen: ImageLoader) -> None:
+    def adjust(self, unseen: ImageLoader) -> None:
         """Adjust the student after training, by what it answers to auxiliary images."""
 
     def seen_in(self, batch: Batch) -> Tensor:
         """Tell how much of each class the teachers see in each image, as a number for each image and class."""
-        raise DmcError(f"images are not selected for {self.student.singular}s (select)")
+        raise DmcError(f"images are not selected for {self.student.singular}s: leave out `select`")
 
     def join(self, images: Source, with_labels: bool = False) -> None:
         """Train on these images, too; on a sample of them if they would outweigh the others."""
@@ -213,7 +213,7 @@ class Consolidation(ABC, Generic[AnyModel]):
                     "consolidating",
                     views=self.cache.views if self.cache else None,
                 )
-            self.settle(unseen)
+            self.adjust(unseen)
             findings = self.compare(unseen)
             self.student.provenance = {
                 "made by": self.made_by,

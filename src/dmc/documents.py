@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from dmc.errors import DmcError
-from dmc.files import read_text, write_text
+from dmc.files import read_text
 
 AnyDocument = TypeVar("AnyDocument", bound=BaseModel)
 
@@ -77,19 +75,6 @@ def parsed(text: str, schema: type[AnyDocument], blame: str) -> AnyDocument:
 def read_result(path: Path, schema: type[AnyDocument]) -> AnyDocument:
     """Read a file of a comparison, which is made again if it is removed."""
     return read_json(path, schema, f"{path} is damaged, so remove it and run again: it")
-
-
-def settle(folder: Path, asked: Mapping[str, Any]) -> None:
-    """Write what was asked for into a comparison's folder; refuse a folder that holds another comparison."""
-    path, text = folder / "bench.json", json.dumps(asked, indent=2) + "\n"
-    if not path.exists():
-        there = [p.name for p in folder.iterdir()] if folder.is_dir() else []
-        others = sorted(name for name in there if not name.startswith((".", "order-")))
-        if others:
-            raise DmcError(f"{folder} holds other files, such as {others[0]}; name a folder of its own")
-        write_text(path, text)
-    elif read_json(path, AnyObject).content != json.loads(text):
-        raise DmcError(f"{folder} holds another comparison (see bench.json); choose another folder")
 
 
 def _in_words(error: ValidationError) -> str:

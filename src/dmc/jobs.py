@@ -136,7 +136,7 @@ class Merge:
             batch = some_batches(consolidation)[0][0]
             cost = cost_of(consolidation, batch)
             if trained:
-                consolidation.require_sense(batch, trained)
+                consolidation.require_plausible(batch, trained)
             images, what = consolidation.trained_on, f"student: {self.network}"
             before = selecting_seconds(consolidation, cost)
             consolidation.schedule = timed(self.length, consolidation.schedule, images, cost, what, before)

@@ -32,7 +32,7 @@ CELL = "order-0/finetuning"
 @pytest.fixture
 def finished(bench: Bench) -> Bench:
     """Give a comparison of one cell, as if it had been run."""
-    bench.settle()
+    bench.claim_folder()
     for i, names in enumerate(("ab", "abcd")):
         Confusion(names, np.eye(len(names), dtype=np.int64)).save(made(bench.folder / CELL / f"group-{i}"))
         (bench.folder / CELL / f"group-{i}" / "made.json").write_text('{"minutes": 1.5}')
@@ -103,7 +103,7 @@ def test_a_damaged_record_of_a_group_is_named(finished: Bench, content: str) -> 
 @pytest.mark.parametrize("content", ["[]", "null", "\xff", "[" * 10**5, '{"stream": "digits"}'])
 def test_damaged_settings_of_a_comparison(finished: Bench, content: str) -> None:
     (finished.folder / "bench.json").write_bytes(content.encode("latin-1"))
-    assert "bench.json" in told(finished.settle)
+    assert "bench.json" in told(finished.claim_folder)
 
 
 def test_folders_that_are_no_orders_do_not_matter(finished: Bench) -> None:

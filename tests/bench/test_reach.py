@@ -82,7 +82,7 @@ def pixels_of(source: Source) -> set[bytes]:
 @pytest.mark.parametrize("method", [Spy(), SpyWithImages(), Stasher()])
 def test_old_data_is_out_of_reach(bench: Bench, method: Spy) -> None:
     Spy.seen.clear()
-    bench.settle()
+    bench.claim_folder()
     assert bench.run_cell(method, 0) == ""
     stream = bench.open(0)
     assert [lesson.data.classes for lesson, _, _ in Spy.seen] == [tuple(sorted(group)) for group in stream.groups]
@@ -136,7 +136,7 @@ class Hoarder(Spy):
     ],
 )
 def test_a_method_cannot_keep_more_images_than_it_declared(bench: Bench, note: Tensor) -> None:
-    bench.settle()
+    bench.claim_folder()
     assert bench.run_cell(Hoarder(note), 0) == "hoarder keeps 4 images but declared 3"
 
 

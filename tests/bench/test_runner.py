@@ -17,7 +17,8 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from dmc.bench.runner import Bench, Cell, every_tracker, require_none_failed
+from dmc.bench.guards import every_tracker
+from dmc.bench.runner import Bench, Cell, require_none_failed
 from dmc.bench.summary import summary
 from dmc.config import CONSOLIDATION, SPECIALIST
 from dmc.data.subsets import ListedImages
@@ -94,7 +95,7 @@ def stopping_after(learn: Callable[..., Learned], stop: int) -> Callable[..., Le
 def test_a_cell_interrupted_after_any_group_ends_the_same(bench: Bench, tmp_path: Path) -> None:
     whole = Bench(bench.stream, 2, bench.profile, tmp_path / "whole")
     for comparison in (bench, whole):
-        comparison.settle()
+        comparison.claim_folder()
 
     for name in ("rwalk", "icarl", "dmc+"):
         method = METHODS[name]
@@ -112,7 +113,7 @@ def test_a_cell_interrupted_after_any_group_ends_the_same(bench: Bench, tmp_path
 
 
 def test_a_cell_that_another_process_is_at_is_left_to_it(bench: Bench) -> None:
-    bench.settle()
+    bench.claim_folder()
     folder = bench.cell_folder("finetuning", 0)
     folder.mkdir(parents=True)
     with FileLock(folder / ".lock"):
@@ -379,7 +380,7 @@ def test_what_a_method_gives_back_is_checked(given: str, reason: str, tmp_path: 
     file = tmp_path / "mine.py"
     file.write_text(MINE.replace('return Learned([fitted(wide, lesson, "mine")])', given))
     bench = Bench("digits", 5, load_profile("smoke", "digits"), tmp_path / "b")
-    bench.settle()
+    bench.claim_folder()
     try:
         (method,) = methods_named(str(file))
         assert bench.run_cell(method, 0) == reason.format(folder=bench.cell_folder("mine", 0))
@@ -392,7 +393,7 @@ def test_what_a_method_gives_back_is_checked(given: str, reason: str, tmp_path: 
 def test_a_reason_why_a_cell_failed_does_not_outlive_the_next_try(tmp_path: Path) -> None:
     """Another command that finds it being worked on has nothing to complain of."""
     bench = Bench("digits", 5, load_profile("smoke", "digits"), tmp_path)
-    bench.settle()
+    bench.claim_folder()
     cell = Cell(bench, "finetuning", 0, {})
     cell.folder.mkdir(parents=True)
     (cell.folder / "failed.txt").write_text("yesterday's reason\n")

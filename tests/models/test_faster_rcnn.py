@@ -94,7 +94,9 @@ def test_a_kept_class_has_its_own_box(network: torch.nn.Module, spec: str) -> No
 def test_it_teaches_but_cannot_be_a_student(spec: str, unlabeled: Path) -> None:
     with pytest.raises(DmcError) as error:
         Detector.untrained(ARCH, "ab")
-    assert str(error.value) == f"{ARCH} can teach, but not learn: a student is a one-stage detector; choose one (arch)"
+    assert (
+        str(error.value) == f"{ARCH} can teach, but not learn: a student is a one-stage detector; choose one (`arch`)"
+    )
     quick = dmc.Schedule(epochs=1, lr=1e-4, algorithm="adam", batch_size=4)
     pair = [dmc.load(spec), small("c")]
     merged = dmc.consolidate(pair, unlabeled, weights=None, schedule=quick, aux_limit=4)

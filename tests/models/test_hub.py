@@ -38,8 +38,9 @@ def test_no_network_is_one_line_at_once(
     started = time.monotonic()
     bad(dmc("predict", "timm:test_resnet", "x.png"), f"cannot get timm:test_resnet: no connection to {NOWHERE}")
     train = ("train", labeled_folder, "-o", tmp_path / "out", "--arch", "test_resnet", "--weights", "imagenet")
-    instead = "set weights to a file of them, or to random"
-    bad(dmc(*train), f"cannot get ImageNet weights of test_resnet: no connection to {NOWHERE}; {instead}")
+    instead = "set `weights` to a file of them, or to random"
+    typed = instead.replace("`weights`", "--weights")
+    bad(dmc(*train), f"cannot get ImageNet weights of test_resnet: no connection to {NOWHERE}; {typed}")
     bad(dmc("predict", "hf-hub:me/mine", "x.png"), f"cannot get hf-hub:me/mine: no connection to {NOWHERE}")
     with pytest.raises(DmcError, match=f"timm/test_resnet: no connection to {NOWHERE}; {instead}"):
         Detector.architectures.create("retinanet:timm/test_resnet", 2, weights="imagenet")

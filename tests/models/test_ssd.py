@@ -143,7 +143,7 @@ def test_an_ssd300_sees_300_pixels_whatever_its_teachers_see(unlabeled: Path, ca
     planned = DetectorConsolidation([small("a"), small("b", seed=1)], unlabeled, asked)
     assert planned.student.preprocessing.size == 300
     assert "small-0, small-1 will see images that are squeezed into squares" in caplog.text
-    with pytest.raises(DmcError, match="has its anchors where they are for images of 300 pixels: leave size out"):
+    with pytest.raises(DmcError, match="has its anchors where they are for images of 300 pixels: leave `size` out"):
         Detector.untrained("ssd300_vgg16", "ab", Preprocessing(320), weights=None)
 
 

@@ -23,7 +23,7 @@ GROUPS = {0: [["a", "b"], ["c"]], 1: [["b", "c"], ["a"]]}
 def compared(tmp_path: Path) -> Path:
     """Write the results of two methods on two class orders; the second has not finished its second order."""
     bench = Bench("digits", 2, load_profile("smoke", "digits"), tmp_path / "bench")
-    bench.settle()
+    bench.claim_folder()
     after_first = np.array([[9, 1], [2, 8]])  # 85%
     for order, groups in GROUPS.items():
         for method, right in (("dmc", 8), ("lwf", 4)):

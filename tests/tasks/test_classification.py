@@ -239,7 +239,7 @@ def test_a_teacher_that_breaks_after_the_training_is_refused_before_it_is_compar
     parameter = next(merge.teachers.specialists[1].module.parameters())
     with torch.no_grad():
         parameter.fill_(float("nan"))
-    for act in (merge.settle, merge.compare):
+    for act in (merge.adjust, merge.compare):
         with pytest.raises(DmcError, match="tiny-2 gives answers that are not finite"):
             act(unseen)
 

@@ -114,7 +114,7 @@ PHASES = [
     (TRAIN, "dmc.models.model.Model._card", True),  # in the middle of the final save
     (MERGE, "dmc.models.load.load", False),
     (MERGE + " --scale balanced", "dmc.distill.teachers.Teachers.measure_scales", False),
-    (MERGE, "dmc.tasks.classifier_consolidation.ClassifierConsolidation.settle", True),
+    (MERGE, "dmc.tasks.classifier_consolidation.ClassifierConsolidation.adjust", True),
     (MERGE, "dmc.tasks.classifier_consolidation.ClassifierConsolidation.compare", True),
     (LEARN, "dmc.tasks.classifier_consolidation.ClassifierConsolidation.prepare", False),
     ("evaluate {a} {data} --rename green=a --rename red=b", "dmc.evaluation.classification.answers", False),

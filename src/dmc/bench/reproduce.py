@@ -95,7 +95,7 @@ class Reproduction:
         """Run what is not finished yet, and give the rows. All data is looked for before anything trains."""
         benches = self.ready()
         for bench in benches.values():
-            bench.settle()
+            bench.claim_folder()
         engine.run(self.cells(benches))
         rows = self.rows(benches)
         if not rows:

@@ -1,38 +1,22 @@
-"""Feed methods one group at a time. A cell is one method on one class order: independent and idempotent.
-
-DIR/bench.json                                        the settings of the comparison
-DIR/order-0/groups.json                               the classes of each group, so that a table needs no data
-DIR/order-0/first/                                    the first group's model, shared by all methods
-DIR/order-0/shared/group-1-of-10-classes/specialist/  a later group's own model, for methods that build on it
-DIR/order-0/shared/10-classes-5e2f0c1a/               the two above where the profile names the groups, by classes
-DIR/order-0/dmc/group-1/confusion.npy                 a finished group (of detectors: precisions.json)
-DIR/order-0/dmc/group-1/made.json                     commit, versions, minutes
-DIR/order-0/mine/method.py                            a copy of the user's file that the method came from
-DIR/order-0/shared/answers/                           of teachers about auxiliary images, if the profile has `views`
-DIR/tuning/                                           the same on two groups of validation data, for each strength
-"""
+"""Feed methods one group at a time. A cell is one method on one class order: independent and idempotent."""
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import re
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
 
-import torch
 from filelock import Timeout
-from pydantic import ConfigDict, Field, RootModel
-from torch import Tensor, nn
 
+from dmc.bench.comparison import CODE, FAILED, GROUPS, MADE, Comparison
 from dmc.bench.datasets import require
 from dmc.bench.engines import Engine
+from dmc.bench.guards import every_tracker, require_budget
 from dmc.bench.streams import ClassStream, needed_data, open_stream, validation
 from dmc.bench.tuning import tuned
 from dmc.classes import counted, listed
@@ -40,98 +24,32 @@ from dmc.config import RESUMED
 from dmc.data.sources import Source
 from dmc.data.subsets import ListedImages
 from dmc.device import pick_device
-from dmc.documents import AnyObject, read_result, settle
 from dmc.errors import DmcError, first_line
-from dmc.files import digest, write_text
+from dmc.files import write_text
 from dmc.locks import IDLE, locked, sweep
 from dmc.methods import METHODS, OWN_FILES, Learned, Lesson, Method, method_named
-from dmc.methods.importance import ImportanceMethod, Regularised, Tracker
-from dmc.metrics.incremental import Groups, Measured, StreamScores, in_order_of_arrival, scores
-from dmc.models.model import Model
-from dmc.recipes.profile import Profile, strength_for
+from dmc.methods.importance import Regularised
+from dmc.recipes.profile import strength_for
 from dmc.seeds import seed_for
 from dmc.training.labeled import fit_labeled
 from dmc.training.loop import DIVERGED
 from dmc.training.run_folder import made
 
 log = logging.getLogger("dmc")
-MADE, GROUPS, FAILED, CODE = "made.json", "groups.json", "failed.txt", "method.py"
-
-
-class SavedGroups(RootModel[list[Annotated[list[str], Field(min_length=1)]]]):
-    """groups.json: the classes of each group."""
-
-    model_config = ConfigDict(strict=True)
-
-
-class Making(AnyObject):
-    """made.json: how a group was made."""
-
-    minutes: float
 
 
 @dataclass(frozen=True)
-class Bench:
-    """A comparison: a stream of classes, how many arrive at a time, the settings, and the folder of its cells."""
-
-    stream: str
-    group_size: int
-    profile: Profile
-    folder: Path
-    data_root: Path | None = None
-    common: Path | None = None  # for models that comparisons share; None: the folder
-    tune: bool = False  # choose strengths of regularisers on validation data, not the appendix's
-    strengths: Mapping[str, float] = field(default_factory=dict)  # by method, used instead of any other
-    validating: bool = False  # on two groups, tested on some of their training images
-
-    def cell_folder(self, method: str, order: int) -> Path:
-        return self.folder / f"order-{order}" / method
-
-    def common_folder(self, order: int) -> Path:
-        """Give the folder of the models that methods, and perhaps comparisons, share."""
-        return (self.common or self.folder) / f"order-{order}"
-
-    def shared_folder(self, order: int, i: int, names: Sequence[str]) -> Path:
-        """Give the folder for models of these classes of group i, which all methods share.
-
-        Its name has the number of classes: a shorter stream has the same groups, but its last one may be smaller.
-        """
-        shared = self.common_folder(order) / "shared"
-        if not self.profile.groups:
-            return shared / f"group-{i}-of-{len(names)}-classes"
-        return shared / f"{len(names)}-classes-{digest(sorted(names))}"
-
-    def first_folder(self, order: int, names: Sequence[str]) -> Path:
-        """Give the folder of the first group's model; `names` are the group's classes, if the profile names them."""
-        place = self.shared_folder(order, 0, names) if self.profile.groups else self.common_folder(order)
-        return place / "first"
-
-    @property
-    def arrival(self) -> str:
-        """How many classes arrive at a time, in words."""
-        given = " + ".join(str(len(group)) for group in self.profile.groups)
-        return f"{given} classes" if given else f"{self.group_size} classes at a time"
+class Bench(Comparison):
+    """A comparison whose cells are run here."""
 
     def open(self, order: int, with_aux: bool = False) -> ClassStream:
         """Open the data in this class order; auxiliary images only if they are needed."""
         stream = open_stream(self.stream, self.group_size, order, self.profile, self.data_root, with_aux)
         return validation(stream) if self.validating else stream
 
-    def settle(self) -> None:
-        """Write down the settings of this comparison; refuse a folder that holds another one."""
-        settle(
-            self.folder,
-            {
-                "stream": os.path.normpath(self.stream),  # which may be a folder
-                "group_size": self.group_size,
-                "profile": self.profile.identity,
-                "tune": self.tune,
-            },
-        )
-
     def run_all(self, methods: Sequence[Method], orders: Iterable[int], engine: Engine) -> None:
         """Run every cell that is not finished; log why a cell fails, and go on with the others."""
-        self.settle()
+        self.claim_folder()
         sweep(self.folder, *self.folder.glob("order-*"), idle=IDLE)
         engine.run(self.cells(methods, orders))
 
@@ -315,44 +233,6 @@ class Bench:
         )
         Learned([trained], objective.notes()).save(folder / "learned")
 
-    def orders(self) -> list[int]:
-        """Give the class orders that were begun."""
-        found = (re.fullmatch(r"order-(\d{1,9})", path.name) for path in self.folder.glob("order-*"))
-        return sorted(int(name[1]) for name in found if name)
-
-    def finished(self, method: str, order: int) -> StreamScores | None:
-        """Give the scores of a cell; None if it has not finished all groups."""
-        groups = self.groups(order)
-        places = [self.cell_folder(method, order) / f"group-{i}" for i in range(len(groups))]
-        if not groups or not all((place / self.measurement.file).exists() for place in places):
-            return None
-        return scores([self.measured(method, order, i) for i in range(len(groups))], groups)
-
-    @property
-    def measurement(self) -> type[Measured]:
-        """The class of what is measured after each group."""
-        return self.profile.task.measurement
-
-    def measured(self, method: str, order: int, i: int) -> Measured:
-        """Give what was measured of the method after group i."""
-        place, names = self.cell_folder(method, order) / f"group-{i}", in_order_of_arrival(self.groups(order)[: i + 1])
-        return self.measurement.load(place, names)
-
-    def groups(self, order: int) -> Groups:
-        """Give the classes of each group; none before a cell of this order was begun."""
-        path = self.folder / f"order-{order}" / GROUPS
-        return read_result(path, SavedGroups).root if path.exists() else []
-
-    def known_methods(self) -> list[str]:
-        """Name the methods that have results here, also those of a user's file that is not loaded."""
-        there = {path.parents[1].name for path in self.folder.glob(f"order-*/*/group-0/{self.measurement.file}")}
-        return [*(name for name in METHODS if name in there), *sorted(there - METHODS.keys())]
-
-    def made(self, method: str) -> list[dict[str, Any]]:
-        """Tell how each group of a method was made, in all orders: commit, versions and minutes."""
-        files = sorted(self.folder.glob(f"order-*/{method}/group-*/{MADE}"))
-        return [read_result(file, Making).content for file in files]
-
 
 @dataclass(frozen=True)
 class Cell:
@@ -398,30 +278,3 @@ def require_none_failed(cells: Iterable[Cell]) -> None:
     if failed:
         reasons = (f"{name} ({path.read_text('utf-8').splitlines()[0]})" for name, path in failed.items())
         raise DmcError(f"failed, and not in the table: {'; '.join(reasons)}")
-
-
-def every_tracker(module: nn.Module, kind: type[Model]) -> list[Tracker]:
-    """Make the trackers that methods for this kind of model need while the first group is learned."""
-    regularisers = [m for m in METHODS.values() if isinstance(m, ImportanceMethod) and m.serves(kind)]
-    found: dict[str, Tracker] = {}
-    for tracker in (tracker for method in regularisers for tracker in method.trackers(module, {})):
-        if type(found.setdefault(tracker.prefix, tracker)) is not type(tracker):
-            names = f"{type(found[tracker.prefix]).__name__} and {type(tracker).__name__}"
-            raise DmcError(f"{names} both have the prefix {tracker.prefix!r}: give the new one its own")
-    return list(found.values())
-
-
-def require_budget(method: Method, learned: Learned) -> None:
-    """Refuse notes that hold more images than the method declared; files that it may write are not checked."""
-    size = learned.specialists[0].preprocessing.size
-    pixels = 3 * size**2
-    of_weights = {weight.shape for weight in learned.specialists[0].module.parameters()}  # regularisers note these
-
-    def of_images(note: Tensor) -> bool:  # bytes of any shape, or rows that have the size of images
-        row = note[:1] if note.dim() > 1 else note  # or nothing but rows
-        rows_of_images = note.numel() > 0 and row.numel() % pixels == 0
-        return note.dtype == torch.uint8 or (rows_of_images and note.shape not in of_weights)
-
-    kept = sum(-(-note.numel() // pixels) for note in learned.notes.values() if of_images(note))
-    if kept > method.memory:
-        raise DmcError(f"{method.name} keeps {kept} images but declared {method.memory}")

@@ -59,7 +59,9 @@ class Verbs(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] == "merge":  # what people call it; the nearest name by spelling is another verb's
             ctx.fail("No such command 'merge'. Did you mean 'consolidate'?")
-        return super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        Notices.command = command if isinstance(command, TyperCommand) else None
+        return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -275,10 +277,12 @@ def common(
 class Notices(logging.Handler):
     """Print what the library logs as lines on stderr, above a progress bar where there is one."""
 
+    command: TyperCommand | None = None  # that is run: settings are named as its options
+
     def emit(self, record: logging.LogRecord) -> None:
         from tqdm import tqdm
 
-        tqdm.write(one_line(f"dmc: {record.getMessage()}"), file=sys.stderr)
+        tqdm.write(one_line(f"dmc: {as_typed(record.getMessage(), self.command)}"), file=sys.stderr)
 
 
 def show_notices() -> None:

@@ -26,7 +26,7 @@ def require_room(name: str, images: int, transform: Transform, memory: int) -> N
     needed, there = images * transform.bytes_per_image, machine_memory()
     if fits(images, transform, memory) and needed > there:
         asked = f"{name} takes {needed / 2**30:,.1f} GiB of memory, and this machine has {there / 2**30:,.1f}"
-        raise DmcError(f"{asked}; with a smaller value of memory it is streamed")
+        raise DmcError(f"{asked}; with less `memory` it is streamed")
 
 
 def machine_memory() -> float:

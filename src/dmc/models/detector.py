@@ -62,10 +62,10 @@ class Detector(Model):
         arch = cls.architectures.known(arch)
         source = cls.architectures.find(arch)
         if not source.can_learn:
-            raise DmcError(f"{arch} can teach, but not learn: a student is a one-stage detector; choose one (arch)")
+            raise DmcError(f"{arch} can teach, but not learn: a student is a one-stage detector; choose one (`arch`)")
         only = source.only_size(arch)
         if preprocessing and only not in (None, preprocessing.size):
-            raise DmcError(f"{arch} has its anchors where they are for images of {only} pixels: leave size out")
+            raise DmcError(f"{arch} has its anchors where they are for images of {only} pixels: leave `size` out")
         if weights is None:
             arch = source.begun_at_random(arch)
         return cls.built(arch, names, preprocessing, "sigmoid", seed, weights)

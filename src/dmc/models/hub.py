@@ -10,7 +10,7 @@ from pathlib import Path
 from dmc.errors import DmcError, first_line
 
 HUB = "hf-hub:"  # begins the name of a model on the hub
-INSTEAD = "set weights to a file of them, or to random"  # of ImageNet weights that cannot be had
+INSTEAD = "set `weights` to a file of them, or to random"  # of ImageNet weights that cannot be had
 
 
 @contextmanager

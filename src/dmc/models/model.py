@@ -173,7 +173,7 @@ class Model(ABC):
             lacking = (
                 "has no architecture name" if self.arch is None else f"is a {self.arch}, which cannot be a student"
             )
-            raise DmcError(f"{self.name} {lacking}; say which one the student has (arch)")
+            raise DmcError(f"{self.name} {lacking}; say which one the student has (`arch`)")
         return self.student_arch
 
     @abstractmethod

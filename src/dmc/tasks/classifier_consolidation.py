@@ -104,7 +104,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
             images = unseen if self.joining or self.select else loader
             self.teachers.measure_scales(self.config.scale, sample(images))
 
-    def settle(self, unseen: ImageLoader) -> None:
+    def adjust(self, unseen: ImageLoader) -> None:
         """Scale the outputs so that each block of classes wins its share and the student is as sure as its teachers."""
         if not self.config.balance:
             return

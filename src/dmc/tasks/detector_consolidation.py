@@ -104,14 +104,14 @@ class DetectorConsolidation(Consolidation[Detector]):
             if teacher.preprocessing.size != self.transform.size:
                 log.warning(
                     f"{teacher.name} was made for images of {teacher.preprocessing.size} pixels and sees "
-                    f"{self.transform.size}: all models must see the same pixels, anchor by anchor; size sets how many"
+                    f"{self.transform.size}: anchor by anchor, all must see the same pixels; `size` sets how many"
                 )
 
     def _name_misfits(self, teachers: Sequence[Detector]) -> None:
         """Warn of teachers that will see the student's images in another form than they were made for."""
         arch, size = self.student.require_arch(), self.transform.size
         bound = Detector.architectures.find(arch).only_size(arch)
-        larger = "a student of another family (arch) may see more" if bound else "size sets how many"
+        larger = "a student of another family (`arch`) may see more" if bound else "`size` sets how many"
         for teacher in teachers:
             # A letterbox is as wide as the longer side of an image, most of which have sides of 4 to 3.
             wanted = teacher.preprocessing.size * (3 / 4 if teacher.network.fit == "letterbox" else 1)
@@ -124,7 +124,7 @@ class DetectorConsolidation(Consolidation[Detector]):
         if squeezed:
             log.warning(
                 f"{', '.join(squeezed)} will see images that are squeezed into squares, as the student ({arch}) does: "
-                "a student of another family (arch) would keep their proportions"
+                "a student of another family (`arch`) would keep their proportions"
             )
 
     @property
@@ -188,7 +188,7 @@ class DetectorConsolidation(Consolidation[Detector]):
         survey.require_possible()
         survey.warn()
 
-    def require_sense(self, batch: Batch, trained: int) -> None:
+    def require_plausible(self, batch: Batch, trained: int) -> None:
         survey = Survey(self.teachers)
         survey.look(batch.to(pick_device()))
         survey.require_possible(trained)

@@ -160,7 +160,7 @@ def room_for(step: Callable[[Batch], None], batch: Batch) -> str:
             step(first_of(batch, images))
             return f"{images} do (`batch_size={images}`)"
         images //= 2
-    return "nor does one image: take a smaller network or smaller images (size)"
+    return "nor does one image: take a smaller network or smaller images (`size`)"
 
 
 def first_of(batch: Batch, images: int) -> Batch:

@@ -108,7 +108,7 @@ class Run:
     ) -> None:
         self.temporary = out is None
         if self.temporary and how.track == "tensorboard":
-            raise DmcError("tensorboard's events lie in the run's folder: name one (out)")
+            raise DmcError("tensorboard's events lie in the run's folder: name one (`out`)")
         self.tracking: Tracking | None = None
         self.folder = Path(tempfile.mkdtemp(prefix="dmc-") if out is None and is_main() else out or "")
         self.config: dict[str, Any] = json.loads(json.dumps(config))

@@ -38,7 +38,7 @@ def explained(images: int) -> Iterator[None]:
         if "more than 1 value per channel" in str(error):
             raise DmcError(
                 "a batch has one image, of which batch norm sees one value per channel, so it cannot be trained on: "
-                "take batches of 3 images or more, more images, or larger ones (size)"
+                "take batches of 3 images or more, more images, or larger ones (`size`)"
             ) from None
         raise
 
