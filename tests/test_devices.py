@@ -18,7 +18,7 @@ from dmc.bench.runner import Bench
 from dmc.config import LossName, Schedule
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch
-from dmc.data.loader import ImageLoader
+from dmc.data.loader import ALONE, ImageLoader, Share
 from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.classifier_objective import Distillation
 from dmc.distill.detector_objective import DetectionDistillation
@@ -315,7 +315,7 @@ class SameBatch(ImageLoader):
     def __init__(self, batch: Batch) -> None:
         self.batch, self.count = batch, len(batch)
 
-    def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
+    def batches(self, seed: int, batch_size: int, first_step: int = 0, share: Share = ALONE) -> Iterator[Batch]:
         while True:
             yield self.batch
 

@@ -23,7 +23,7 @@ from PIL import Image
 import dmc
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop, DecodeError, decode_or_skip, decoded
-from dmc.data.loader import StreamLoader
+from dmc.data.loader import ALONE, Share, StreamLoader
 from dmc.data.open import open_images
 from dmc.data.readers import ArrayImages
 from dmc.data.scratch import Scratch, room
@@ -56,8 +56,10 @@ def values(batch: Batch) -> list[int]:
     return batch.images_N3HW[:, 0, 0, 0].tolist()
 
 
-def batches(loader: StreamLoader, batch_size: int, steps: int, first_step: int = 0) -> list[Batch]:
-    return list(islice(loader.batches(0, batch_size, first_step), steps))
+def batches(
+    loader: StreamLoader, batch_size: int, steps: int, first_step: int = 0, share: Share = ALONE
+) -> list[Batch]:
+    return list(islice(loader.batches(0, batch_size, first_step, share), steps))
 
 
 @pytest.mark.parametrize("kind", range(5), ids=["folder", "parquet", "tar", "array", "hub"])
@@ -71,10 +73,8 @@ def test_processes_share_each_batch_and_the_order_is_that_of_one(
     for one_pass in (whole[:3], whole[3:]):
         assert sorted(chain(*one_pass)) == list(range(10 * kind, 10 * kind + 10))
     for processes, first_step in itertools.product((1, 2, 3), (0, 2, 4)):
-        loaders = [StreamLoader(source, CenterCrop(4)) for _ in range(processes)]
-        for rank, loader in enumerate(loaders):
-            loader.share = (rank, processes)
-        parts = [batches(loader, 4, 6 - first_step, first_step) for loader in loaders]
+        shares = [(rank, processes) for rank in range(processes)]
+        parts = [batches(StreamLoader(source, CenterCrop(4)), 4, 6 - first_step, first_step, one) for one in shares]
         joined = [list(chain(*map(values, step))) for step in zip(*parts, strict=True)]
         assert joined == whole[first_step:]
 
@@ -84,8 +84,7 @@ def test_a_process_decodes_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch
     source = ArrayImages(np.zeros((1000, 4, 4), np.uint8))
     place = {record.name: i for i, record in enumerate(source.records(seed_for(0, "order", 0)))}
     loader = StreamLoader(source, CenterCrop(4), workers=2)
-    loader.share = (1, 3)
-    asked = [place[record.name] for record in islice(loader._own(0, 100, 4), 33 * 6)]
+    asked = [place[record.name] for record in islice(loader._own(0, 100, 4, (1, 3)), 33 * 6)]
     assert asked == [100 * step + i for step in range(4, 10) for i in range(33, 66)]
     opened: list[int] = []
 
@@ -94,15 +93,14 @@ def test_a_process_decodes_nothing_of_the_others(monkeypatch: pytest.MonkeyPatch
         return decode_or_skip(record, transform)
 
     monkeypatch.setattr("dmc.data.decode.decode_or_skip", noting)
-    assert len(batches(loader, 100, 1)[0]) == 33
+    assert len(batches(loader, 100, 1, share=(1, 3))[0]) == 33
     assert {33 <= i % 100 < 66 for i in opened} == {True}
 
 
 def test_a_batch_that_is_too_small_for_all_processes_is_refused() -> None:
     loader = StreamLoader(ArrayImages(np.zeros((4, 4, 4), np.uint8)), CenterCrop(4))
-    loader.share = (0, 3)
     with pytest.raises(DmcError, match="a batch of 2 images is too small for 3 processes"):
-        batches(loader, 2, 1)
+        batches(loader, 2, 1, share=(0, 3))
 
 
 @pytest.mark.parametrize("keeps", [True, False])

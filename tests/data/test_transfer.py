@@ -99,13 +99,14 @@ def test_images_that_fit_stay_on_the_device(monkeypatch: pytest.MonkeyPatch) -> 
     draw = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (100, 3, 16, 16), dtype=torch.uint8, generator=draw)
     loader = TensorLoader(images, torch.arange(100), Skipped("noise"))
-    loader.share = (1, 2)
     assert resident(loader, CPU, identified=False) is loader
     free = 153_600
     with gpu():
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, 10 * free))
         held = resident(loader, CUDA, identified=True)
-        for ours, theirs in islice(zip(held.batches(3, 8), loader.batches(3, 8), strict=False), 30):
+        for ours, theirs in islice(
+            zip(held.batches(3, 8, 0, (1, 2)), loader.batches(3, 8, 0, (1, 2)), strict=False), 30
+        ):
             assert isinstance(ours.images_N3HW, OnGpu)
             assert torch.equal(ours.images_N3HW.cpu(), theirs.images_N3HW)
             assert ours.labels_N.tolist() == theirs.labels_N.tolist()

@@ -100,25 +100,24 @@ def test_shares_of_processes_are_together_what_one_process_sees(kind: str, proce
     """Over a pass no image is left out and none comes twice, and the order is that of one process."""
     source = open_images(odd_images(tmp_path / "images"))
 
-    def opened(rank: int, count: int) -> ImageLoader:
-        loader = {
+    def opened() -> ImageLoader:
+        return {
             "tensor": lambda: held_loader(source, CenterCrop(16)),
             "list": lambda: held_loader(source, ShorterSide(32)),
             "stream": lambda: open_loader(source, CenterCrop(16), memory=0),
         }[kind]()
-        loader.share = (rank, count)
-        return loader
 
-    def passes(loader: ImageLoader, first: int) -> list[list[bytes]]:
+    def passes(first: int, rank: int, count: int) -> list[list[bytes]]:
+        loader = opened()
         steps = loader.steps(8)
-        batches = loader.batches(0, 8, first)
+        batches = loader.batches(0, 8, first, (rank, count))
         return [[image.numpy().tobytes() for image in next(batches).images_N3HW] for _ in range(2 * steps - first)]
 
     for first in (0, 3):
-        whole = passes(opened(0, 1), first)
-        shares = [passes(opened(rank, processes), first) for rank in range(processes)]
+        whole = passes(first, 0, 1)
+        shares = [passes(first, rank, processes) for rank in range(processes)]
         assert [[*chain(*parts)] for parts in zip(*shares, strict=True)] == whole
-        steps = opened(0, 1).steps(8)
+        steps = opened().steps(8)
         seen = [*chain(*whole[steps - first :])]
         assert len(seen) == len(set(seen)) == 27
 
@@ -127,8 +126,7 @@ def test_augmentation_does_not_depend_on_the_number_of_processes(tmp_path: Path)
     loader = held_loader(open_images(write_images(tmp_path / "images", 12)), CenterCrop(16))
 
     def shown(rank: int, count: int) -> torch.Tensor:
-        loader.share = (rank, count)
-        batch = next(loader.batches(0, 12))
+        batch = next(loader.batches(0, 12, share=(rank, count)))
         torch.manual_seed(5)
         return batch.augmented(4, flip=True).images_N3HW
 

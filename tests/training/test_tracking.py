@@ -131,7 +131,7 @@ def test_what_cannot_be_tracked_is_refused_before_anything_is_loaded(
     said: Answer = dmc(*train, "tensorbored")
     bad(said, "tensorbored")
     monkeypatch.undo()
-    with pytest.raises(DmcError, match=r"^tensorboard's events lie in the run's folder: name one \(out\)$"):
+    with pytest.raises(DmcError, match=r"^tensorboard's events lie in the run's folder: name one \(`out`\)$"):
         Run(None, {}, RunConfig(track="tensorboard"))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from itertools import count, groupby, islice
 
@@ -31,6 +31,9 @@ ENOUGH = 1000  # images of a stream to see before judging how many are broken
 BATCHES_AHEAD = 2  # of a stream, which are decoded while a step computes
 MEMORY = NetworkConfig().memory_bytes  # bytes of pixels that are held at once; all of ImageNet32x32 fits
 
+Share = tuple[int, int]  # of every batch: the process that gets it, and the number of processes
+ALONE: Share = (0, 1)
+
 
 class ImageLoader(ABC):
     """Images cut into batches.
@@ -41,7 +44,6 @@ class ImageLoader(ABC):
 
     skipped: Skipped
     count: int  # of images in a pass
-    share: tuple[int, int] = (0, 1)  # this process, and the number of processes that share every batch
 
     def steps(self, batch_size: int) -> int:
         """Give the number of batches in a pass."""
@@ -63,29 +65,13 @@ class ImageLoader(ABC):
                 yield indices
                 step += 1
 
-    @contextmanager
-    def shared(self, share: tuple[int, int]) -> Iterator[None]:
-        """Give only a share of every shuffled batch within a `with` block."""
-        self.share, before = share, self.share
-        try:
-            yield
-        finally:
-            self.share = before
-
-    def own_part(self, size: int) -> range:
-        """Give the positions of this process's share in a whole batch of this size."""
-        rank, processes = self.share
-        if size < processes:
-            raise DmcError(f"a batch of {size} images is too small for {processes} processes")
-        return range(size * rank // processes, size * (rank + 1) // processes)
-
     def arranged(self, order_N: Tensor, batch_size: int, generator: torch.Generator) -> list[Tensor]:
         """Cut one pass, whose images are in this order, into batches."""
         return [order_N[part] for part in even_parts(self.count, batch_size)]
 
     @abstractmethod
-    def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
-        """Give shuffled batches without end, pass after pass, from `first_step` on."""
+    def batches(self, seed: int, batch_size: int, first_step: int = 0, share: Share = ALONE) -> Iterator[Batch]:
+        """Give a process's share of shuffled batches without end, pass after pass, from `first_step` on."""
 
     @abstractmethod
     def in_order(self, batch_size: int) -> Iterator[Batch]:
@@ -100,9 +86,9 @@ class TensorLoader(ImageLoader):
         self.ids_N: Tensor | None = None  # on the CPU, for batches that have to tell them; None: not made yet
         self.count = len(images_N3HW)
 
-    def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
+    def batches(self, seed: int, batch_size: int, first_step: int = 0, share: Share = ALONE) -> Iterator[Batch]:
         for indices in self.shuffled(seed, batch_size, first_step):
-            positions_N = torch.tensor(self.own_part(len(indices)))
+            positions_N = torch.tensor(own_part(len(indices), share))
             own = indices[positions_N]
             ids_N = None if self.ids_N is None else self.ids_N[own]
             own = own.to(self.images_N3HW.device, non_blocking=True)
@@ -130,9 +116,9 @@ class ListLoader(ImageLoader):
     def steps(self, batch_size: int) -> int:
         return sum(-(-count // batch_size) for count in self.frame_N.bincount().tolist())
 
-    def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
+    def batches(self, seed: int, batch_size: int, first_step: int = 0, share: Share = ALONE) -> Iterator[Batch]:
         for indices in self.shuffled(seed, batch_size, first_step):
-            positions_N = torch.tensor(self.own_part(len(indices)))
+            positions_N = torch.tensor(own_part(len(indices), share))
             own = [self.framed[i] for i in indices[positions_N].tolist()]
             batch = self.transform.batch(own, self.frames[int(self.frame_N[indices[0]])])
             yield replace(batch, positions_N=positions_N, whole=len(indices))
@@ -162,7 +148,7 @@ class StreamLoader(ImageLoader):
         self.skipped = Skipped(source.name)
         self.count = len(source)
 
-    def _own(self, seed: int, batch_size: int, first_step: int) -> Iterator[Record]:
+    def _own(self, seed: int, batch_size: int, first_step: int, share: Share) -> Iterator[Record]:
         """Give this process's records of each step, without end; the others are passed over undecoded."""
         steps = self.steps(batch_size)
         for number in count(first_step // steps):
@@ -170,23 +156,23 @@ class StreamLoader(ImageLoader):
             at = 0
             for step in range(max(first_step, number * steps), (number + 1) * steps):
                 start, stop = self.bounds(step, batch_size)
-                part = self.own_part(stop - start)
+                part = own_part(stop - start, share)
                 yield from islice(records, start + part.start - at, start + part.stop - at)
                 at = start + part.stop
 
-    def _cut(self, images: Iterator[Decoded], batch_size: int, first_step: int) -> Iterator[Batch]:
+    def _cut(self, images: Iterator[Decoded], batch_size: int, first_step: int, share: Share) -> Iterator[Batch]:
         """Cut this process's images into batches; stop if too many are broken."""
         seen, broken = 0, 0
         for step in count(first_step):
             start, stop = self.bounds(step, batch_size)
-            part = self.own_part(stop - start)
+            part = own_part(stop - start, share)
             taken = list(islice(images, len(part)))
             seen += len(taken)
             for _, image in taken:
                 if isinstance(image, DecodeError):
                     self.skipped.add(image)
                     broken += 1
-            if seen >= min(ENOUGH, self.count // self.share[1]):
+            if seen >= min(ENOUGH, self.count // share[1]):
                 self.skipped.check(broken, seen)
             good = [(record, image) for record, image in taken if isinstance(image, Tensor)]
             if not good:  # leaving the batch out would shift every later step
@@ -194,18 +180,26 @@ class StreamLoader(ImageLoader):
             positions = [i for i, (_, image) in zip(part, taken, strict=True) if isinstance(image, Tensor)]
             yield replace(self.transform.batch(good), positions_N=torch.tensor(positions), whole=stop - start)
 
-    def batches(self, seed: int, batch_size: int, first_step: int = 0) -> Iterator[Batch]:
-        most = room(self.share[1]) if self.transform.one_shape else 0
+    def batches(self, seed: int, batch_size: int, first_step: int = 0, share: Share = ALONE) -> Iterator[Batch]:
+        most = room(share[1]) if self.transform.one_shape else 0
         keeping = Scratch(self.count, self.transform.size, most) if most else nullcontext()
         with keeping as scratch:
-            records = self._own(seed, batch_size, first_step)
-            ahead = BATCHES_AHEAD * batch_size // self.share[1]
+            records = self._own(seed, batch_size, first_step, share)
+            ahead = BATCHES_AHEAD * batch_size // share[1]
             with closing(decoded(records, self.transform, self.workers, scratch, ahead)) as images:
-                yield from self._cut(images, batch_size, first_step)
+                yield from self._cut(images, batch_size, first_step, share)
 
     def in_order(self, batch_size: int) -> Iterator[Batch]:
         good = _decodable(self.source, self.transform, self.skipped, self.workers)
         return by_frame(good, self.transform, batch_size)
+
+
+def own_part(size: int, share: Share) -> range:
+    """Give the positions of a process's share in a whole batch of this size."""
+    rank, processes = share
+    if size < processes:
+        raise DmcError(f"a batch of {size} images is too small for {processes} processes")
+    return range(size * rank // processes, size * (rank + 1) // processes)
 
 
 def by_frame(framed: Iterable[tuple[Record, Tensor]], transform: Transform, batch_size: int) -> Iterator[Batch]:

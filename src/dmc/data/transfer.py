@@ -51,6 +51,5 @@ def resident(loader: ImageLoader, device: torch.device, identified: bool) -> Ima
     if loader.images_N3HW.nbytes > SHARE * torch.cuda.mem_get_info(device)[0]:
         return loader
     moved = TensorLoader(loader.images_N3HW.to(device), loader.labels_N.to(device), loader.skipped)
-    moved.share = loader.share
     moved.ids_N = content_ids(loader.images_N3HW) if identified else None
     return moved

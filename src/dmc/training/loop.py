@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dmc.config import Precision, Schedule
 from dmc.cost import measured
 from dmc.data.batch import Batch
-from dmc.data.loader import ImageLoader
+from dmc.data.loader import ImageLoader, Share
 from dmc.data.transfer import on_device, resident
 from dmc.data.waiting import Watched
 from dmc.device import pick_device
@@ -54,7 +54,7 @@ def fit(
     last_step = schedule.epochs * steps_per_epoch
     at = run.restore(step.state, objective.notes())
     step.begin()
-    batches = Watched(augmented(loader, schedule, seed, at.step, views, step.device))
+    batches = Watched(augmented(loader, schedule, seed, at.step, views, step.device, processes.share))
 
     def note() -> str:
         return f"epoch {-(-at.step // steps_per_epoch)} of {schedule.epochs}, loss {at.mean_loss:.4g}"
@@ -63,7 +63,6 @@ def fit(
         training_progress(schedule.epochs * loader.count, what, at.images, note) as stepped,
         torch.random.fork_rng(devices=[]),
         StopSignals() as stop,
-        loader.shared(processes.share),
     ):
         started = time.monotonic()
         while at.step < last_step:
@@ -96,14 +95,20 @@ def fit(
 
 
 def augmented(
-    loader: ImageLoader, schedule: Schedule, seed: int, first_step: int, views: int | None, device: torch.device
+    loader: ImageLoader,
+    schedule: Schedule,
+    seed: int,
+    first_step: int,
+    views: int | None,
+    device: torch.device,
+    share: Share,
 ) -> Iterator[Batch]:
-    """Give the batches of a training, from a step on, on the device and augmented; each seeds torch's generator."""
+    """Give a process's share of a training's batches, on the device and augmented; each seeds torch's generator."""
     steps = loader.steps(schedule.batch_size)
     held = resident(loader, device, identified=views is not None)
 
     def chosen() -> Iterator[Batch]:
-        for step, batch in enumerate(held.batches(seed, schedule.batch_size, first_step), first_step):
+        for step, batch in enumerate(held.batches(seed, schedule.batch_size, first_step, share), first_step):
             yield batch if views is None else batch.in_view(step // steps % views)
 
     there = on_device(chosen(), device) if held is loader else chosen()
