@@ -17,8 +17,10 @@ from PIL import Image
 
 import dmc as library
 from dmc.config import ClassifierConsolidateConfig, Schedule
+from dmc.consolidation import Joining
 from dmc.data.auxiliary import Images
 from dmc.data.preprocess import Preprocessing
+from dmc.data.sources import Source
 from dmc.models.detector import Detector
 from dmc.models.model import Model
 from dmc.models.specialist import Specialist
@@ -120,10 +122,11 @@ def as_specialist(model: Model) -> Specialist:
 
 
 def classifiers(
-    teachers: Sequence[Specialist], aux: Images, schedule: Schedule, **settings: Any
+    teachers: Sequence[Specialist], aux: Images, schedule: Schedule, new: Source | None = None, **settings: Any
 ) -> ClassifierConsolidation:
-    """Set up a merge of classifiers, with its settings as keyword arguments."""
-    return ClassifierConsolidation(teachers, aux, ClassifierConsolidateConfig.of(settings), schedule)
+    """Set up a merge of classifiers, with its settings as keyword arguments; `new` images join the auxiliary ones."""
+    joining = None if new is None else Joining(new)
+    return ClassifierConsolidation(teachers, aux, ClassifierConsolidateConfig.of(settings), schedule, joining)
 
 
 def require_unlike(model: Model, other: Model) -> None:

@@ -142,6 +142,5 @@ def test_teachers_select_in_the_precision_of_the_training(tmp_path: Path) -> Non
 
 def test_new_images_do_not_outweigh_those_that_were_selected() -> None:
     new = ArrayImages(NOISE[:100], np.arange(100) % 2, ("c", "d"))
-    plan = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL, select=40)
-    plan.join(new)
+    plan = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL, new, select=40)
     assert plan.trained_on == 40 + 20

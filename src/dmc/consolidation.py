@@ -6,8 +6,9 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any, Generic, NamedTuple, Self
 
 from torch import Tensor
 
@@ -57,19 +58,25 @@ TOLD_ELSEWHERE = {
 WITHOUT_EFFECT = {"workers", "cache", "cache_limit"}  # on the result
 
 
+class Joining(NamedTuple):
+    """Labeled images that are trained on besides the auxiliary ones."""
+
+    images: Source
+    with_labels: bool = False  # or as if they had none
+
+
 class Consolidation(ABC, Generic[AnyModel]):
     """A consolidation with everything resolved and verified, and nothing trained yet."""
 
     teachers: TeacherGroup[AnyModel]
     student: AnyModel
-    made_by = "dmc consolidate"  # for the model's card
-    notes: Mapping[str, str] = {}  # also for the card
     looked_at = 512  # auxiliary images that the teachers are asked about in a check
-    joining: Source | None = None  # images that are trained on besides the auxiliary ones
-    with_labels = False  # whether their labels are used
-    takes_labels = False  # whether they can be
+    takes_labels = False  # whether labels of images that join can be used
 
-    def __init__(self, aux: Images, config: ConsolidateConfig, schedule: Schedule) -> None:
+    def __init__(
+        self, aux: Images, config: ConsolidateConfig, schedule: Schedule, joining: Joining | None = None
+    ) -> None:
+        """Count the images; of those that join take a sample, if they would outweigh the auxiliary ones."""
         self.aux, self.config, self.schedule = Unlabeled(open_images(aux)), config, settled(schedule)
         tenth = len(self.aux) // 10
         self.held_out = min(config.held_out, tenth) if tenth >= LEAST_HELD_OUT else 0
@@ -77,6 +84,14 @@ class Consolidation(ABC, Generic[AnyModel]):
         self.select = config.select if config.select is not None and config.select < there else None
         if config.select is not None and self.select is None:
             log.warning("%s has %s images to select from, so all are used", self.aux.name, f"{there:,}")
+        self.with_labels = joining is not None and joining.with_labels
+        if self.with_labels and not self.takes_labels:
+            raise DmcError(
+                f"labels of new images would undo old classes of {self.teachers.specialists[0].singular}s: leave out "
+                "`use_labels`, or train on them without labels (`use_new=True`)"
+            )
+        most = (self.select or len(self.aux)) // 2
+        self.joining = sample_of(joining.images, min(len(joining.images), most), config.seed) if joining else None
 
     @property
     @abstractmethod
@@ -107,17 +122,6 @@ class Consolidation(ABC, Generic[AnyModel]):
     def seen_in(self, batch: Batch) -> Tensor:
         """Tell how much of each class the teachers see in each image, as a number for each image and class."""
         raise DmcError(f"images are not selected for {self.student.singular}s: leave out `select`")
-
-    def join(self, images: Source, with_labels: bool = False) -> None:
-        """Train on these images, too; on a sample of them if they would outweigh the others."""
-        if with_labels and not self.takes_labels:
-            raise DmcError(
-                f"labels of new images would undo the old classes of {self.student.singular}s: leave out `use_labels`, "
-                "or train on them without labels (`use_new=True`)"
-            )
-        most = (self.select or len(self.aux)) // 2
-        self.joining = sample_of(images, min(len(images), most), self.config.seed)
-        self.with_labels = with_labels
 
     def joined(self, aux: Source) -> Source:
         """Add the images that are trained on besides the auxiliary ones."""
@@ -182,8 +186,23 @@ class Consolidation(ABC, Generic[AnyModel]):
             "versions": versions(),
         }
 
-    def run(self, out: str | Path | None = None, how: RunConfig = RunConfig()) -> AnyModel:  # noqa: B008 (frozen)
-        """Train the student, or read it if the run in the folder `out` has finished; None writes nothing to disk."""
+    def scheduled(self, schedule: Schedule) -> Self:
+        """Give the same consolidation with another schedule."""
+        other = copy(self)
+        other.schedule = schedule
+        return other
+
+    def run(
+        self,
+        out: str | Path | None = None,
+        how: RunConfig = RunConfig(),  # noqa: B008 (frozen)
+        made_by: str = "dmc consolidate",
+        notes: Mapping[str, str] = {},
+    ) -> AnyModel:
+        """Train the student, or read it if the run in the folder `out` has finished; None writes nothing to disk.
+
+        `made_by` and `notes` are for the model's card.
+        """
         self.require_room()
         if (
             out is not None
@@ -216,12 +235,12 @@ class Consolidation(ABC, Generic[AnyModel]):
             self.adjust(unseen)
             findings = self.compare(unseen)
             self.student.provenance = {
-                "made by": self.made_by,
+                "made by": made_by,
                 **self.card_lines(findings, len(loader.skipped)),
                 **began,
                 "training": f"{self.schedule.length}, {at.images} images seen, seed {self.config.seed}, "
                 f"{self.schedule.precision}",
-                **self.notes,
+                **notes,
             }
             if not run.temporary and is_main():
                 save_findings(run.folder, findings, self.student.pipeline_tag, bool(self.held_out), unseen)

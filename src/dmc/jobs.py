@@ -9,8 +9,8 @@ from typing import Any
 
 from dmc.beginning import gently
 from dmc.choices import NetworkChoice, ResumedRun, schedule_for, timed
-from dmc.config import AUTO, ConsolidateConfig, Length, NetworkConfig, RunConfig
-from dmc.consolidation import Consolidation
+from dmc.config import AUTO, ConsolidateConfig, Length, NetworkConfig, RunConfig, Schedule
+from dmc.consolidation import Consolidation, Joining
 from dmc.data.auxiliary import Images, open_auxiliary, require_room
 from dmc.data.open import require_outside
 from dmc.data.preprocess import Preprocessing
@@ -109,17 +109,18 @@ class Merge:
         return cls(task, images, config, network, length, begun)
 
     def with_teachers(
-        self, teachers: Sequence[Model], joining: Source | None = None, with_labels: bool = False
+        self, teachers: Sequence[Model], joining: Joining | None = None, schedule: Schedule | None = None
     ) -> Consolidation[Any]:
-        """Build the consolidation and verify it, now that all teachers exist; `joining` are more images to train on."""
+        """Build the consolidation and verify it, now that all teachers exist.
+
+        `joining` are more images to train on; without a `schedule`, one that suits the images is chosen.
+        """
         images = min(self.config.select or len(self.aux), len(self.aux))
         _, paper = self.task.paper_schedules
         usual = self.task.distillation_schedule(images, pretrained=self.network.weights is not None)
         network = {"arch": self.network.arch, "size": self.network.size, "weights": self.network.weights}
-        schedule = schedule_for(self.length, paper, usual, self.begun)
-        planned = self.task.consolidation(teachers, self.aux, self.config.changed(network), schedule)
-        if joining is not None:
-            planned.join(joining, with_labels)
+        schedule = schedule or schedule_for(self.length, paper, usual, self.begun)
+        planned = self.task.consolidation(teachers, self.aux, self.config.changed(network), schedule, joining)
         planned.require_room()
         return planned
 
@@ -139,7 +140,7 @@ class Merge:
                 consolidation.require_plausible(batch, trained)
             images, what = consolidation.trained_on, f"student: {self.network}"
             before = selecting_seconds(consolidation, cost)
-            consolidation.schedule = timed(self.length, consolidation.schedule, images, cost, what, before)
+            return consolidation.scheduled(timed(self.length, consolidation.schedule, images, cost, what, before))
         return consolidation
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from dmc.classes import listed
 from dmc.config import LearnConfig, Length, RunConfig
+from dmc.consolidation import Joining
 from dmc.data.auxiliary import Images
 from dmc.data.open import each_of, refuse_overlap, require_outside
 from dmc.data.sources import Source
@@ -53,7 +54,7 @@ def learned(
     if merge.config.cache is not None:
         require_outside(Path(merge.config.cache), data, val)
     new = task.untrained(source, merge.network, merge.alike(old), old.output, merge.config.seed)
-    joining = source if own.use_new or own.use_labels else None
+    joining = Joining(source, own.use_labels) if own.use_new or own.use_labels else None
     if joining is not None:
         refuse_overlap([data, *each_of(aux)])
     if merge.config.from_teacher and before != [old]:
@@ -62,7 +63,7 @@ def learned(
             "`from_teacher=False`, or go without `keep_specialists`"
         )
     # What fails, fails before days of training.
-    planned = merge.timed(merge.with_teachers([*before, new], joining, own.use_labels), trained=len(before))
+    planned = merge.timed(merge.with_teachers([*before, new], joining), trained=len(before))
 
     begins_as = old if own.from_old else None
     network = replace(merge.network, begins_as=f"{old.name}'s" if begins_as else "")
@@ -70,11 +71,10 @@ def learned(
     training = LabeledTraining(task, source, held_out, merge.network, length, merge.config, what, begins_as)
     new = training.run(new, Path(out) / "specialist" if out is not None else None, how)
 
-    merging = merge.with_teachers([*before, new], joining, own.use_labels)
-    merging.schedule, merging.made_by = planned.schedule, f"dmc learn, new classes from {source.name}"
+    merging = merge.with_teachers([*before, new], joining, planned.schedule)
     tested = {key: line for key, line in new.provenance.items() if key.startswith("held-out")}
-    merging.notes = {f"{key} of the new classes' own model": line for key, line in tested.items()}
-    taught: Model = merging.run(out, how)
+    notes = {f"{key} of the new classes' own model": line for key, line in tested.items()}
+    taught: Model = merging.run(out, how, f"dmc learn, new classes from {source.name}", notes)
     if own.keep_specialists and out is not None and is_main():
         for lesson, specialist in enumerate([*before, new], start=1):
             _keep(specialist, Path(out) / KEPT / str(lesson))

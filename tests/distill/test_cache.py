@@ -34,7 +34,7 @@ from tests.detectors import untrained
 
 PIXELS = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (40, 3, 8, 8), dtype=np.uint8))
 NOISE = np.random.default_rng(1).integers(0, 256, (24, 16, 16, 3), dtype=np.uint8)
-PLAIN = {"scale": "none", "balance": False, "held_out": 0}
+PLAIN: dict[str, Any] = {"scale": "none", "balance": False, "held_out": 0}
 
 
 class Teacher:
@@ -287,7 +287,8 @@ def test_the_cache_teaches_what_the_teachers_would(tmp_path: Path) -> None:
     """With one view that shows the whole image, and no flip, a cache changes the targets' rounding alone."""
     teachers = [tiny("ab", 1), tiny("cd", 2)]
     schedule = Schedule(epochs=4, lr=0.01, batch_size=8, pad=0, flip=False)
-    for name, cache in (("with", {"cache": str(tmp_path / "cache"), "views": 1}), ("without", {})):
+    kept: dict[str, Any] = {"cache": str(tmp_path / "cache"), "views": 1}
+    for name, cache in (("with", kept), ("without", {})):
         classifiers(teachers, NOISE, schedule, **PLAIN, **cache).run(tmp_path / name)
     curves = [
         [json.loads(line)["loss"] for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]

@@ -132,9 +132,9 @@ def test_new_images_join_the_auxiliary_ones(new: int, joining: int, times: int, 
     40 beside 216 are a sixth of all; shown twice, they are about a quarter.
     """
     bright = ArrayImages(np.full((new, 16, 16, 3), 255, dtype=np.uint8), np.arange(new) % 2, ("c", "d"))
-    merge = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL)
-    assert (merge.trained_on, "joining" in merge.run_json) == (216, False)
-    merge.join(bright)
+    alone = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL)
+    assert (alone.trained_on, "joining" in alone.run_json) == (216, False)
+    merge = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE, STILL, bright)
     assert (merge.held_out, merge.trained_on) == (24, 216 + joining * times)
     assert (merge.run_json["joining"]["images"], merge.run_json["joining"]["times"]) == (joining, times)
     seen, unseen = merge.open_loaders(tmp_path)
@@ -147,12 +147,10 @@ def test_new_images_join_the_auxiliary_ones(new: int, joining: int, times: int, 
 def test_repeated_images_are_spread_over_an_epoch(tmp_path: Path) -> None:
     """Also in a stream, where each copy comes in an order of its own."""
     few = ArrayImages(NOISE[:20], np.arange(20) % 2, ("c", "d"))
-    merge = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE[20:], STILL, held_out=0)
-    merge.join(few)
-    assert merge.times == 4
-    merge.join(ArrayImages(NOISE[:2], np.arange(2), ("c", "d")))
-    assert merge.times == 10  # not 37: they would be learned by heart
-    merge.join(few)
+    two = ArrayImages(NOISE[:2], np.arange(2), ("c", "d"))
+    pair = [tiny("ab", 1), tiny("cd", 2)]
+    assert classifiers(pair, NOISE[20:], STILL, few, held_out=0).times == 4
+    assert classifiers(pair, NOISE[20:], STILL, two, held_out=0).times == 10  # not 37: they would be learned by heart
     names = [record.name for record in Repeated(Unlabeled(few), 4).records(seed=3)]
     orders = {tuple(names[start : start + 20]) for start in range(0, 80, 20)}
     assert (len(names), len(set(names)), len(orders)) == (80, 20, 4)
@@ -164,8 +162,8 @@ def test_answers_about_repeated_images_are_kept_once(tmp_path: Path) -> None:
     A row has 8 bytes, and for both teachers and both views a checksum of 4 bytes and 2 fp16 logits.
     """
     first, second = tiny("ab", 1), tiny("cd", 2)
-    merge = classifiers([first, second], NOISE[20:], STILL, held_out=0, cache=str(tmp_path / "answers"))
-    merge.join(ArrayImages(NOISE[:20], np.arange(20) % 2, ("c", "d")))
+    new = ArrayImages(NOISE[:20], np.arange(20) % 2, ("c", "d"))
+    merge = classifiers([first, second], NOISE[20:], STILL, new, held_out=0, cache=str(tmp_path / "answers"))
     assert merge.trained_on == 220 + 4 * 20
     assert merge.cache is not None
     kept = merge.teachers.kept()
@@ -178,8 +176,8 @@ def test_answers_about_repeated_images_are_kept_once(tmp_path: Path) -> None:
 
 
 def test_without_images_to_spare_students_are_compared_on_auxiliary_ones_alone(tmp_path: Path) -> None:
-    merge = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE[:40], STILL, held_out=0)
-    merge.join(ArrayImages(np.zeros((8, 16, 16, 3), dtype=np.uint8), np.arange(8) % 2, ("c", "d")))
+    new = ArrayImages(np.zeros((8, 16, 16, 3), dtype=np.uint8), np.arange(8) % 2, ("c", "d"))
+    merge = classifiers([tiny("ab", 1), tiny("cd", 2)], NOISE[:40], STILL, new, held_out=0)
     assert [loader.count for loader in merge.open_loaders(tmp_path)] == [40 + 2 * 8, 40]
 
 
@@ -337,8 +335,8 @@ def test_repeated_names_do_not_keep_images_from_joining(tmp_path: Path) -> None:
     twice = ListedImages(
         ArrayImages(NOISE), [r._replace(name=f"{i // 2}") for i, r in enumerate(ArrayImages(NOISE).records())]
     )
-    merge = classifiers([tiny("ab", 1), tiny("cd", 2)], twice, STILL)
-    merge.join(ArrayImages(NOISE[:8], np.arange(8) % 2, ("c", "d")))
+    new = ArrayImages(NOISE[:8], np.arange(8) % 2, ("c", "d"))
+    merge = classifiers([tiny("ab", 1), tiny("cd", 2)], twice, STILL, new)
     seen, unseen = merge.open_loaders(tmp_path)
     assert unseen.count == 24
     assert 72 + 240 - 2 * 24 <= seen.count < 72 + 240 - 24

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from dmc.choices import NetworkChoice
 from dmc.classes import Classes
 from dmc.config import ConsolidateConfig, NetworkConfig, Output, PredictConfig, Schedule
-from dmc.consolidation import Consolidation
+from dmc.consolidation import Consolidation, Joining
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop, DecodeError, decode
 from dmc.data.loader import ImageLoader, StreamLoader
@@ -171,10 +171,15 @@ class SegmenterConsolidation(Consolidation[Segmenter]):
     teachers: Segmenters
 
     def __init__(
-        self, teachers: Sequence[Segmenter], aux: Source, config: ConsolidateConfig, schedule: Schedule
+        self,
+        teachers: Sequence[Segmenter],
+        aux: Source,
+        config: ConsolidateConfig,
+        schedule: Schedule,
+        joining: Joining | None,
     ) -> None:
         self.teachers = Segmenters(teachers, "per-teacher")
-        super().__init__(aux, config, schedule)
+        super().__init__(aux, config, schedule, joining)
         self.student = Segmenter.built("pixelnet", self.teachers.union.names, None, "softmax", config.seed)
 
     @property
@@ -235,9 +240,14 @@ class Segmentation(VisionTask[Segmenter]):
     distillation_schedule = supervised_schedule
 
     def consolidation(
-        self, teachers: Sequence[Segmenter], aux: Source, config: ConsolidateConfig, schedule: Schedule
+        self,
+        teachers: Sequence[Segmenter],
+        aux: Source,
+        config: ConsolidateConfig,
+        schedule: Schedule,
+        joining: Joining | None = None,
     ) -> SegmenterConsolidation:
-        return SegmenterConsolidation(teachers, aux, config, schedule)
+        return SegmenterConsolidation(teachers, aux, config, schedule, joining)
 
     def evaluate(self, model: Any, data: Place, **choice: Unpack[ClassChoice]) -> PixelAccuracy:
         assert isinstance(data, MaskedImages)

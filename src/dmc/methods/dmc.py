@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from dmc.config import RESUMED
-from dmc.consolidation import Consolidation
+from dmc.consolidation import Consolidation, Joining
 from dmc.methods.base import Learned, Lesson, Method, specialist_for
 from dmc.recipes.profile import Profile
 
@@ -25,9 +25,9 @@ class DMC(Method):
         return Learned([merge.run(lesson.folder / "consolidated", RESUMED)])
 
     def consolidation(
-        self, teachers: list[Any], lesson: Lesson, profile: Profile, **changes: Any
+        self, teachers: list[Any], lesson: Lesson, profile: Profile, joining: Joining | None = None, **changes: Any
     ) -> Consolidation[Any]:
         """Prepare the consolidation with the profile's settings; `changes` are those of settings that it has not."""
         assert lesson.aux is not None
         config = profile.distillation(lesson.seed, lesson.shared.parent / "answers").changed(changes)
-        return profile.task.consolidation(teachers, lesson.aux, config, profile.consolidation)
+        return profile.task.consolidation(teachers, lesson.aux, config, profile.consolidation, joining)

@@ -13,6 +13,7 @@ from typing import Any
 
 from dmc.beginning import gently
 from dmc.config import RESUMED
+from dmc.consolidation import Joining
 from dmc.methods.base import Learned, Lesson, fitted, specialist_for
 from dmc.methods.dmc import DMC
 
@@ -27,9 +28,8 @@ class DMCPlusPlus(DMC):
         best = profile.changed({"scale": "auto", "balance": True, "views": profile.views or VIEWS})
         new = grown_specialist(old, lesson) if kind.best_lesson.get("from_old") else specialist_for(lesson)
         form = {name: value for name, value in kind.best_form.items() if getattr(profile, name, None) is None}
-        merge = self.consolidation([old, new], lesson, best, **form)
-        if kind.best_lesson.get("use_new"):
-            merge.join(lesson.data)
+        joining = Joining(lesson.data) if kind.best_lesson.get("use_new") else None
+        merge = self.consolidation([old, new], lesson, best, joining, **form)
         return Learned([merge.run(lesson.folder / "consolidated", RESUMED)])
 
 

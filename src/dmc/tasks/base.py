@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar, Unpack
 
 from dmc.choices import NetworkChoice
 from dmc.config import AUTO, ConsolidateConfig, NetworkConfig, Output, PredictConfig, RunConfig, Schedule, TrainConfig
-from dmc.consolidation import Consolidation
+from dmc.consolidation import Consolidation, Joining
 from dmc.data.decode import DecodeError
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Record, Source
@@ -129,7 +129,12 @@ class VisionTask(ABC, Generic[AnyModel]):
 
     @abstractmethod
     def consolidation(
-        self, teachers: Sequence[AnyModel], aux: Source, config: Any, schedule: Schedule
+        self,
+        teachers: Sequence[AnyModel],
+        aux: Source,
+        config: Any,
+        schedule: Schedule,
+        joining: Joining | None = None,
     ) -> Consolidation[AnyModel]:
         """Build and verify a consolidation, ready to run; `config` is a `consolidate_config`."""
 

@@ -20,6 +20,7 @@ from dmc.config import (
     Output,
     Schedule,
 )
+from dmc.consolidation import Joining
 from dmc.data.decode import DecodeError
 from dmc.data.open import open_labeled, open_with_held_out, refuse_trained_on
 from dmc.data.preprocess import Preprocessing
@@ -130,9 +131,14 @@ class Classification(VisionTask[Specialist]):
         )
 
     def consolidation(
-        self, teachers: Sequence[Specialist], aux: Source, config: ClassifierConsolidateConfig, schedule: Schedule
+        self,
+        teachers: Sequence[Specialist],
+        aux: Source,
+        config: ClassifierConsolidateConfig,
+        schedule: Schedule,
+        joining: Joining | None = None,
     ) -> ClassifierConsolidation:
-        return ClassifierConsolidation(teachers, aux, config, schedule)
+        return ClassifierConsolidation(teachers, aux, config, schedule, joining)
 
     def exportable(self, model: Specialist, pixels: bool) -> Exportable:
         return classifier_export.exportable(model, pixels)

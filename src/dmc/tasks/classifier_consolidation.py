@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dmc.beginning import as_first
 from dmc.config import AUTO, CONSOLIDATION, KD_TEMPERATURE, ClassifierConsolidateConfig, Schedule
-from dmc.consolidation import Consolidation
+from dmc.consolidation import Consolidation, Joining
 from dmc.data.auxiliary import Images
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
@@ -57,6 +57,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
         aux: Images,
         config: ClassifierConsolidateConfig = ClassifierConsolidateConfig(),  # noqa: B008 (frozen)
         schedule: Schedule = CONSOLIDATION,
+        joining: Joining | None = None,
     ) -> None:
         self.teachers = Teachers(teachers, config.centring)
         self.competing = competing = teachers[0].output == "softmax" and self.teachers.centring == "per-teacher"
@@ -67,7 +68,7 @@ class ClassifierConsolidation(Consolidation[Specialist]):
             "balance": competing if config.balance is None else config.balance,
             "temperature": (config.temperature or KD_TEMPERATURE) if config.loss == "kd" else None,
         }
-        super().__init__(aux, config.changed(chosen), schedule)
+        super().__init__(aux, config.changed(chosen), schedule, joining)
         self.student = self._new_student()
         if not competing and (self.config.balance or self.config.scale in ("balanced", "auto")):
             raise DmcError("balance is for softmax outputs with per-teacher centring: other outputs do not compete")

@@ -17,6 +17,7 @@ from dmc.config import (
     Output,
     Schedule,
 )
+from dmc.consolidation import Joining
 from dmc.data.annotations import DetectionImages, is_annotated, open_annotated
 from dmc.data.decode import DecodeError, result_or_error
 from dmc.data.open import refuse_trained_on
@@ -122,9 +123,14 @@ class Detection(VisionTask[Detector]):
         return fitting(clamped(24_000 / images, 4, 100), pretrained)
 
     def consolidation(
-        self, teachers: Sequence[Detector], aux: Source, config: DetectorConsolidateConfig, schedule: Schedule
+        self,
+        teachers: Sequence[Detector],
+        aux: Source,
+        config: DetectorConsolidateConfig,
+        schedule: Schedule,
+        joining: Joining | None = None,
     ) -> DetectorConsolidation:
-        return DetectorConsolidation(teachers, aux, config, schedule)
+        return DetectorConsolidation(teachers, aux, config, schedule, joining)
 
     def exportable(self, model: Detector, pixels: bool) -> Exportable:
         return detector_export.exportable(model, pixels)

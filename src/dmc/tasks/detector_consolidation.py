@@ -14,12 +14,11 @@ from torch import Tensor
 from dmc.beginning import as_first
 from dmc.classes import ClassUnion
 from dmc.config import DETECTION, DetectorConsolidateConfig, Matching, Schedule
-from dmc.consolidation import Consolidation
+from dmc.consolidation import Consolidation, Joining
 from dmc.data.auxiliary import Images
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch, ShorterSide
 from dmc.data.loader import ImageLoader
-from dmc.data.sources import Source
 from dmc.device import pick_device
 from dmc.distill.anchor_teachers import AnchorTeachers, same_anchors, unlike
 from dmc.distill.balance import HALF
@@ -50,6 +49,7 @@ class DetectorConsolidation(Consolidation[Detector]):
         aux: Images,
         config: DetectorConsolidateConfig = DetectorConsolidateConfig(),  # noqa: B008 (frozen)
         schedule: Schedule = DETECTION,
+        joining: Joining | None = None,
     ) -> None:
         if len(teachers) < 2:
             raise DmcError("consolidation needs at least two teachers")
@@ -64,7 +64,7 @@ class DetectorConsolidation(Consolidation[Detector]):
         else:
             self.teachers = BoxTeachers(teachers, self.student, config.centring, config.anchors)
         chosen = {"centring": self.teachers.centring, "matching": matching, "anchors": self.teachers.anchors}
-        super().__init__(aux, config.changed(chosen), schedule)
+        super().__init__(aux, config.changed(chosen), schedule, joining)
         for teacher in teachers:
             if len(teacher.classes) == 1 and self.teachers.centring == "per-teacher":
                 log.warning(
@@ -72,10 +72,6 @@ class DetectorConsolidation(Consolidation[Detector]):
                     "so it teaches nothing about that class"
                 )
         self._require_lasting_answers()
-
-    def join(self, images: Source, with_labels: bool = False) -> None:
-        super().join(images, with_labels)
-        self._require_lasting_answers()  # of more images
 
     def _require_lasting_answers(self) -> None:
         """Refuse a cache of answers about images that are never padded alike."""
