@@ -188,14 +188,6 @@ def test_settings_of_classifiers_are_refused(dmc: Dmc, data_root: Path, tmp_path
     assert (said.code, said.err) == (2, "dmc: balance is a setting of classifiers\n")
 
 
-def test_what_an_earlier_version_left_is_refused(dmc: Dmc, data_root: Path, tmp_path: Path) -> None:
-    (tmp_path / "detectors-smoke").mkdir()
-    command = ("reproduce", "voc-aux-amount", "--profile", "smoke", "--data-root", data_root, "-o", tmp_path)
-    said = dmc(*command)
-    assert (said.code, said.err.count("\n")) == (2, 1)
-    assert "was left by an earlier version" in said.err
-
-
 def test_recipes_share_what_they_have_in_common(tmp_path: Path) -> None:
     """Rows with the same settings share folders, and all splits share detectors."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,6 @@ class Reproduction:
         """Give the comparisons that are finished, and those that can run, once all of these are checked."""
         ready = self.benches()
         methods = {name: [*self.rows_of(comparison).values()] for name, comparison in self.comparisons().items()}
-        self._refuse_earlier(ready.values())
         to_do = [name for name, bench in ready.items() if not bench.complete(methods[name], range(self.orders))]
         with_aux = {name: any(method.needs_aux(ready[name].profile) for method in methods[name]) for name in to_do}
         if not self.skip_missing:
@@ -149,13 +148,6 @@ class Reproduction:
         for name, stream in opened.items():
             ready[name].require_runnable(methods[name], stream)
         return ready
-
-    def _refuse_earlier(self, benches: Iterable[Bench]) -> None:
-        """Refuse a folder of an earlier version, which kept detectors in another layout."""
-        left = self.folder / f"detectors-{self.profile}"
-        if left.exists() and any(bench.profile.groups for bench in benches):
-            raise DmcError(f"{left} was left by an earlier version, and this version cannot continue its detectors: "
-                           "choose another folder")  # fmt: skip
 
     def rows(self, benches: Mapping[str, Bench]) -> list[Row]:
         """Give a row for each setting and method: measured (mean and standard deviation over orders) and published."""

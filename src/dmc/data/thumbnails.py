@@ -15,10 +15,10 @@ from dmc.exhibits import Picture
 SIDE = 96  # pixels, of the longer side at most
 
 
-def thumbnail(pixels_3HW: Tensor, side: int = SIDE) -> Picture:
+def thumbnail(pixels_3HW: Tensor) -> Picture:
     """Make a small JPEG of an image's uint8 pixels."""
     image = Image.fromarray(pixels_3HW.cpu().permute(1, 2, 0).contiguous().numpy())
-    image.thumbnail((side, side))
+    image.thumbnail((SIDE, SIDE))
     return encoded(image)
 
 
