@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -28,6 +29,7 @@ from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 
 pytest_plugins = ["tests.browser", "tests.detectors"]  # their fixtures
 
+ASIDE = re.compile(r"dmc: (training on .*|.* epochs? of \d+ images, about .*|.*; it is skipped)")
 SMALL = Preprocessing(size=16)
 
 
@@ -119,6 +121,20 @@ def as_specialist(model: Model) -> Specialist:
     """Narrow the type of a model that is known to be a classifier."""
     assert isinstance(model, Specialist)
     return model
+
+
+def bad(said: Answer, *words: str) -> None:
+    """Expect status 2, nothing on stdout, and these words in one line on stderr.
+
+    Besides, there may be lines that tell what begins, and what is skipped.
+    """
+    assert said.code == 2
+    assert said.out == ""
+    lines = [line for line in said.err.splitlines() if not ASIDE.match(line)]
+    assert len(lines) == 1, said.err
+    assert lines[0].startswith("dmc: ")
+    for word in words:
+        assert word in said.err
 
 
 def classifiers(

@@ -19,8 +19,7 @@ from dmc.data.open import open_labeled
 from dmc.jobs import Merge
 from dmc.tasks.classification import Classification
 from dmc.training.run_folder import Run
-from tests.conftest import Answer, load_specialist, tiny, write_images
-from tests.test_cli import bad
+from tests.conftest import Answer, bad, load_specialist, tiny, write_images
 
 Dmc = Callable[..., Answer]
 QUICK = ("--epochs", 2, "--batch-size", 8)

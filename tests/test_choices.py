@@ -26,8 +26,7 @@ from dmc.models.specialist import Specialist
 from dmc.tasks import task_for, task_of
 from dmc.tasks.classification import Classification
 from dmc.tasks.detection import Detection
-from tests.conftest import Answer, tiny, write_images
-from tests.test_cli import bad
+from tests.conftest import Answer, bad, tiny, write_images
 
 Dmc = Callable[..., Answer]
 CLASSES = Classification()

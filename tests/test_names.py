@@ -11,8 +11,8 @@ import pytest
 import dmc as library
 from dmc.data.open import open_labeled
 from dmc.errors import DmcError
-from tests.conftest import Answer, tiny, write_images
-from tests.test_cli import QUICK, bad
+from tests.conftest import Answer, bad, tiny, write_images
+from tests.test_cli import QUICK
 
 Dmc = Callable[..., Answer]
 ROBIN = "robin, American robin, Turdus migratorius"

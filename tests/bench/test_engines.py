@@ -20,7 +20,7 @@ from dmc.bench.local import Local
 from dmc.bench.runner import Bench, Cell
 from dmc.methods import METHODS, methods_named
 from tests.bench.jobs import Note
-from tests.bench.test_runner import MINE
+from tests.bench.test_own_methods import MINE
 from tests.conftest import Answer
 
 BROKEN = MINE.replace('"mine", "My', '"broken", "My').replace("        old, wide", "        1 / 0\n        old, wide")

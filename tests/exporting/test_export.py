@@ -24,9 +24,8 @@ from dmc.models.detector import Detector
 from dmc.models.one_stage import Answers, OneStage, Targets
 from dmc.models.specialist import Specialist
 from dmc.tasks.detector_export import difference
-from tests.conftest import Answer, load_detector, load_specialist, tiny, write_images
+from tests.conftest import Answer, bad, load_detector, load_specialist, tiny, write_images
 from tests.onnx_files import network, write
-from tests.test_cli import bad
 
 Dmc = Callable[..., Answer]
 IMAGES_N3HW = torch.randint(0, 256, (5, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

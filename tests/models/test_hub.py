@@ -15,9 +15,8 @@ from safetensors.torch import save_file
 import dmc as library
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
-from tests.conftest import Answer
+from tests.conftest import Answer, bad
 from tests.models.test_specialist import fill_hub_cache
-from tests.test_cli import bad
 
 Dmc = Callable[..., Answer]
 NOWHERE = "http://127.0.0.1:9"  # nothing listens there

@@ -18,10 +18,9 @@ from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
 from dmc.models.onnx_network import OnnxNetwork
 from dmc.models.specialist import Specialist
-from tests.conftest import Answer, load_specialist, tiny, write_images
+from tests.conftest import Answer, bad, load_specialist, tiny, write_images
 from tests.fake_gpu import gpu
 from tests.onnx_files import ROWS_8, WEIGHTS_3K, keep_outside, network, stored_outside, write
-from tests.test_cli import bad
 
 Dmc = Callable[..., Answer]
 PLAIN = "mean=0/0/0,std=1/1/1"

@@ -15,9 +15,9 @@ from huggingface_hub import ModelCard, constants
 import dmc as library
 from dmc.errors import DmcError
 from dmc.models.push import published
-from tests.conftest import Answer, load_specialist, tiny
+from tests.conftest import Answer, bad, load_specialist, tiny
 from tests.models.test_hub import NOWHERE
-from tests.test_cli import QUICK, bad
+from tests.test_cli import QUICK
 
 Dmc = Callable[..., Answer]
 

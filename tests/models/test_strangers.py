@@ -30,8 +30,7 @@ from dmc.models.architectures import default_preprocessing
 from dmc.models.weights import load_weights, read_weights
 from dmc.training.classification import Supervised
 from dmc.training.labeled import fit_labeled
-from tests.conftest import Answer, classifiers, load_specialist, tiny, write_images
-from tests.test_cli import bad
+from tests.conftest import Answer, bad, classifiers, load_specialist, tiny, write_images
 
 Dmc = Callable[..., Answer]
 PIXELS = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

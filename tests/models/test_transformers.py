@@ -31,9 +31,9 @@ from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError
 from dmc.models.image_processor import as_processor, preprocessing_of
 from dmc.models.specialist import Specialist
-from tests.conftest import Answer, load_specialist, tiny
+from tests.conftest import Answer, bad, load_specialist, tiny
 from tests.models.test_specialist import fill_hub_cache
-from tests.test_cli import QUICK, bad
+from tests.test_cli import QUICK
 
 Dmc = Callable[..., Answer]
 PROCESSOR = ViTImageProcessor(size={"height": 16, "width": 16}, image_mean=[0.4, 0.5, 0.6], image_std=[0.2, 0.25, 0.3])

@@ -14,8 +14,8 @@ from dmc.errors import DmcError
 from dmc.models.architectures import create
 from dmc.models.detector import Detector
 from dmc.models.load import load_saved
-from tests.conftest import SMALL, Answer, load_specialist, tiny, write_images
-from tests.test_cli import QUICK, bad
+from tests.conftest import SMALL, Answer, bad, load_specialist, tiny, write_images
+from tests.test_cli import QUICK
 
 Dmc = Callable[..., Answer]
 PIXELS = torch.randint(0, 256, (2, 3, 16, 16), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from tests.conftest import Answer, tiny
-from tests.test_cli import QUICK, bad
+from tests.conftest import Answer, bad, tiny
+from tests.test_cli import QUICK
 
 Dmc = Callable[..., Answer]
 SESSION = """

@@ -16,26 +16,19 @@ import pytest
 import torch
 from PIL import Image
 from torch import Tensor, nn
-from torchvision.ops import remove_small_boxes
 
 import dmc
 from dmc.api import predict
 from dmc.config import DetectorConsolidateConfig
 from dmc.data.annotations import Objects, open_annotated
 from dmc.data.batch import Batch
-from dmc.data.detection_batch import DetectionBatch, ShorterSide
-from dmc.data.loader import open_loader
-from dmc.data.open import open_images
 from dmc.distill.anchor_teachers import AnchorTeachers
-from dmc.distill.box_teachers import joined
-from dmc.distill.detector_agreement import DetectorAgreement, as_objects, false_alarms
 from dmc.distill.detector_objective import DetectionDistillation
 from dmc.distill.detector_teachers import Selected
 from dmc.errors import DmcError
-from dmc.estimate import some_batches
 from dmc.evaluation.detection import coco_average_precision, evaluate
 from dmc.metrics.average_precision import Detections
-from dmc.models.detector import MIN_SCORE, Detector, nms
+from dmc.models.detector import MIN_SCORE, Detector
 from dmc.models.pyramids import IMAGENET
 from dmc.recipes.profile import load_profile
 from dmc.tasks.detection import Detection
@@ -47,6 +40,8 @@ from tests.conftest import Answer, load_detector, require_unlike, tiny
 from tests.detectors import TINY, untrained
 
 Dmc = Callable[..., Answer]
+
+
 FAMILIES = (
     "retinanet_resnet18_fpn,width=16,depth=1",
     TINY,
@@ -63,33 +58,6 @@ def test_cocos_precision_counts_overlaps_up_to_the_boxs_own() -> None:
     assert coco_average_precision(found, truth, [4]) == pytest.approx((0.3, 1.0))
     hard = [truth[0]._replace(difficult_M=np.array([True]))]
     assert all(math.isnan(value) for value in coco_average_precision(found, hard, [4]))
-
-
-def test_overlapping_candidates_of_one_class_are_suppressed() -> None:
-    boxes = torch.tensor([[0.0, 0, 10, 10], [1.0, 0, 11, 10], [50.0, 50, 60, 60], [0.0, 0, 10, 10]])
-    scores = torch.tensor([[0.9, 0.0], [0.8, 0.0], [0.01, 0.0], [0.0, 0.7]])
-    found = nms(scores, boxes, boxes, lambda offsets, _: offsets, (100, 100))
-    assert found.labels_M.tolist() == [0, 1]  # another class may lie at the same place, and 0.01 is too little
-    assert found.scores_M == pytest.approx([0.9, 0.7])
-    found = nms(scores, boxes, boxes, lambda offsets, _: offsets, (100, 100), min_score=0.005)
-    assert found.scores_M == pytest.approx([0.9, 0.7, 0.01])  # unless a lower score is asked for
-
-
-def test_nothing_is_found_in_the_padding() -> None:
-    """Clipping to an image of 40 x 30 pixels in a frame of 64 x 64 leaves nothing of the second and third box."""
-    boxes = torch.tensor([[30.0, 20, 60, 60], [45.0, 5, 60, 20], [5.0, 31, 20, 60]])
-    found = nms(torch.full((3, 1), 0.9), boxes, boxes, lambda offsets, _: offsets, (30, 40))
-    assert found.boxes_M4.tolist() == [[30, 20, 40, 30]]
-
-
-def test_the_best_300_finds_of_an_image_are_kept() -> None:
-    """400 boxes side by side, of which none overlaps another."""
-    corners = torch.arange(400.0)[:, None] * torch.tensor([10.0, 0, 10, 0])
-    boxes = corners + torch.tensor([0.0, 0, 8, 8])
-    scores = torch.linspace(0.1, 0.9, 400)[:, None]
-    found = nms(scores, boxes, boxes, lambda offsets, _: offsets, (8, 4000))
-    assert len(found.scores_M) == 300
-    assert found.scores_M.tolist() == pytest.approx(scores.flatten().flip(0)[:300].tolist())
 
 
 class Steep(Objective):
@@ -253,30 +221,6 @@ def test_training_asks_folded_teachers_without_autograd(monkeypatch: pytest.Monk
     assert all(parameter.grad is None for teacher in teachers for parameter in teacher.module.parameters())
 
 
-@pytest.mark.parametrize("arch", [TINY, "fcos:timm/test_resnet,width=64,depth=1"])
-def test_the_best_finds_are_those_of_torchvisions_own_postprocessing(arch: str) -> None:
-    detector = untrained("ab", arch)
-    network: Any = detector.module.eval()
-    with torch.no_grad():
-        for parameter in network.head.parameters():  # so that scores differ: a fresh head gives 0.01 everywhere
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    images = torch.randint(0, 256, (1, 3, 96, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
-    ours = detector.detections(images, [(96, 96)])[0]
-    network.score_thresh, network.nms_thresh = 0.05, 0.5
-    network.topk_candidates, network.detections_per_img = 1000, 300
-    with torch.no_grad():
-        answers = detector.answers(images)
-        head = network.head(list(network.backbone(detector.preprocessing.normalised(images)).values()))
-        split = {key: list(value.split(answers.levels, dim=1)) for key, value in head.items()}
-        anchors = [list(torch.split(answers.anchors_A4, answers.levels))]
-        theirs = network.postprocess_detections(split, anchors, [(96, 96)])[0]
-    best = remove_small_boxes(theirs["boxes"], 1e-3)[:10]  # it also gives boxes that clipping left nothing of
-    assert len(best) == 10
-    np.testing.assert_allclose(ours.scores_M[:10], theirs["scores"][best].numpy(), rtol=1e-4)
-    np.testing.assert_allclose(ours.boxes_M4[:10], theirs["boxes"][best].numpy(), rtol=1e-3, atol=1e-2)
-    assert ours.labels_M[:10].tolist() == theirs["labels"][best].tolist()
-
-
 def test_a_broken_image_does_not_shift_the_others_truth(squares: Path, tmp_path: Path) -> None:
     """A detector that knows the truth is perfect, whether images are held in memory or streamed."""
     folder = shutil.copytree(squares, tmp_path / "squares")
@@ -315,61 +259,6 @@ def test_a_broken_image_does_not_shift_the_others_truth(squares: Path, tmp_path:
     result = evaluate(seer, scenes)
     assert (result.images, result.skipped) == (19, 1)
     assert result.mean > 0.9
-
-
-def test_false_alarms_are_counted_by_hand() -> None:
-    """Teacher one is sure of an `a`, teacher two of a `b` in the same place; its second find has too low a score."""
-    one = Detections(np.array([[0, 0, 10, 10]], "f4"), np.array([0.9], "f4"), np.array([0]))
-    two = Detections(np.array([[0, 0, 10, 10], [50, 50, 60, 60]], "f4"), np.array([0.5, 0.2], "f4"), np.array([0, 0]))
-    truth = as_objects(joined([one, two], [(0,), (1,)]), (64, 100))
-    assert truth.labels_M.tolist() == [0, 1]
-    assert (truth.width, truth.height) == (100, 64)
-    student = Detections(
-        np.array([[1, 0, 10, 10], [0, 0, 10, 10], [50, 50, 60, 60], [50, 50, 60, 60]], "f4"),
-        np.array([0.8, 0.7, 0.6, 0.1], "f4"),
-        np.array([0, 1, 1, 0]),  # right; right; no teacher is sure there; the student is not sure itself
-    )
-    assert false_alarms(student, truth) == 1
-
-
-def test_what_the_student_finds_again(unlabeled: Path) -> None:
-    """A twin of the first teacher, wider by a class that it never names, does not find what the second one does."""
-    first, second = untrained("ab"), untrained("c", seed=1)
-    with torch.no_grad():
-        for detector in (first, second):
-            detector.module.get_parameter("head.classification_head.cls_logits.bias").fill_(2.0)
-    twin = first.widened("c")
-    with torch.no_grad():
-        twin.module.get_parameter("head.classification_head.cls_logits.bias").view(-1, 3)[:, 2] = -20
-    teachers = AnchorTeachers([first, second], "none")
-    loader = open_loader(open_images(unlabeled), ShorterSide(64))
-    found = DetectorAgreement.of(twin, teachers, loader)
-    assert found.images == loader.count
-    assert min(found.objects) > 0
-    assert found.precision[0] > 0.8  # not 1: equal scores are sorted by rounding
-    assert found.precision[1] == 0
-    assert found.false_alarms < 0.2 * found.objects[0]
-
-
-def test_boxes_of_auxiliary_images_are_not_looked_at(squares: Path) -> None:
-    """A step's cost and a student's beginning are measured on them, too, and must not take them for labeled scenes."""
-    config = DetectorConsolidateConfig(size=64, weights=None)
-    merge = DetectorConsolidation([untrained("ab"), untrained("c")], open_annotated(squares), config)
-    assert [record.annotation for record in merge.aux.records()] == [None] * len(merge.aux)
-    assert all(not len(boxes) for batch in some_batches(merge)[0] for boxes in DetectionBatch.of(batch).boxes)
-
-
-def test_what_two_teachers_find_is_there_once(unlabeled: Path) -> None:
-    """Both teachers know b and find the same: a student that finds it, too, has found all of each teacher's objects."""
-    teacher = untrained("b")
-    with torch.no_grad():
-        teacher.module.get_parameter("head.classification_head.cls_logits.bias").fill_(2.0)
-    found = DetectorAgreement.of(
-        teacher, AnchorTeachers([teacher, teacher], "none"), open_loader(open_images(unlabeled), ShorterSide(64))
-    )
-    assert found.objects[0] == found.objects[1] == found.answers["b"][0] == found.answers["b"][1]
-    assert min(found.precision) > 0.8  # not 1: equal scores are sorted by rounding
-    assert found.false_alarms == 0
 
 
 def test_mixed_backbones_merge_and_other_anchors_do_not_one_by_one(unlabeled: Path) -> None:

@@ -17,8 +17,8 @@ from dmc.errors import DmcError
 from dmc.training.loop import fit
 from dmc.training.run_folder import Run
 from dmc.training.tracking import EVENTS, Tracking
-from tests.conftest import Answer
-from tests.test_cli import Dmc, bad
+from tests.conftest import Answer, bad
+from tests.test_cli import Dmc
 from tests.training.test_damaged_runs import SCHEDULE, Breaking, KilledError, images
 
 __all__ = ["images"]
