@@ -10,9 +10,10 @@ from typing import Any
 import dmc
 from dmc.bench.streams import open_stream
 from dmc.choices import NetworkChoice
-from dmc.config import RESUMED, Schedule
+from dmc.config import RESUMED
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile
+from dmc.schedule import Schedule
 from dmc.tasks.classification import Classification
 
 ARCH = "cifar_resnet14"

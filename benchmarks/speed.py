@@ -32,7 +32,7 @@ from torch.utils.data import DataLoader, Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
 import dmc
-from dmc.config import CONSOLIDATION, ClassifierConsolidateConfig
+from dmc.config import ClassifierConsolidateConfig
 from dmc.data.batch import Batch
 from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.box_teachers import BoxTeachers
@@ -43,6 +43,7 @@ from dmc.models.detector import Detector
 from dmc.models.pyramids import IMAGENET
 from dmc.models.specialist import Specialist
 from dmc.precision import fast_precision
+from dmc.schedule import CONSOLIDATION
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 
 ARCH, SIDE, CLASSES, BATCH = "cifar_resnet32", 32, 10, 128

@@ -28,13 +28,13 @@ import numpy as np
 import torch
 from PIL import Image
 
-from dmc.config import Schedule
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
 from dmc.data.loader import StreamLoader, held_loader
 from dmc.data.open import open_images
 from dmc.data.preprocess import Preprocessing
 from dmc.models.specialist import Specialist
+from dmc.schedule import Schedule
 from dmc.training.classification import Supervised
 from dmc.training.optimizer import optimizer_for
 

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from dmc.bench.streams import open_stream
 from dmc.choices import NetworkChoice
-from dmc.config import RESUMED, ClassifierConsolidateConfig, Scale, Schedule
+from dmc.config import RESUMED, ClassifierConsolidateConfig, Scale
 from dmc.data.loader import open_loader
 from dmc.data.open import open_images
 from dmc.data.sources import Source, permuted
@@ -28,6 +28,7 @@ from dmc.distill.balance import balancing_factors, output_layer, peaks, scale_ro
 from dmc.distill.teachers import Teachers
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile
+from dmc.schedule import Schedule
 from dmc.tasks.classification import Classification
 
 SCALES: tuple[Scale, ...] = ("none", "pool-std", "balanced")

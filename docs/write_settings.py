@@ -19,8 +19,8 @@ from dmc.config import (
     Length,
     NetworkConfig,
     RunConfig,
-    Schedule,
 )
+from dmc.schedule import Schedule
 from dmc.serving.config import ServeConfig
 from dmc.settings import Config, settings_of
 
@@ -96,7 +96,7 @@ def keywords() -> str:
     return (
         '"""The Python API\'s keyword arguments. Written by docs/write_settings.py: change dmc.config instead."""\n\n'
         "from __future__ import annotations\n\nfrom typing import Literal, TypedDict\n\n"
-        "from dmc.config import Schedule\n\n\n" + "\n\n\n".join(classes) + "\n"
+        "from dmc.schedule import Schedule\n\n\n" + "\n\n\n".join(classes) + "\n"
     )
 
 

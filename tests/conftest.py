@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 import dmc as library
-from dmc.config import ClassifierConsolidateConfig, Schedule
+from dmc.config import ClassifierConsolidateConfig
 from dmc.consolidation import Joining
 from dmc.data.auxiliary import Images
 from dmc.data.preprocess import Preprocessing
@@ -25,6 +25,7 @@ from dmc.data.sources import Source
 from dmc.models.detector import Detector
 from dmc.models.model import Model
 from dmc.models.specialist import Specialist
+from dmc.schedule import Schedule
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation
 
 pytest_plugins = ["tests.browser", "tests.detectors"]  # their fixtures

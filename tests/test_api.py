@@ -14,9 +14,10 @@ from safetensors.torch import load_file
 
 from dmc.api import evaluate
 from dmc.choices import NetworkChoice
-from dmc.config import RunConfig, Schedule
+from dmc.config import RunConfig
 from dmc.data.open import open_labeled
 from dmc.jobs import Merge
+from dmc.schedule import Schedule
 from dmc.tasks.classification import Classification
 from dmc.training.run_folder import Run
 from tests.conftest import Answer, bad, load_specialist, tiny, write_images

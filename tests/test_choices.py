@@ -15,7 +15,7 @@ from torch import nn
 
 import dmc as library
 from dmc.choices import clamped, shorter_side, timed
-from dmc.config import CONSOLIDATION, SPECIALIST, ConsolidateConfig, Length, NetworkConfig, Schedule
+from dmc.config import ConsolidateConfig, Length, NetworkConfig
 from dmc.cost import Cost, measured
 from dmc.data.open import open_images, open_labeled
 from dmc.data.preprocess import Preprocessing
@@ -23,6 +23,7 @@ from dmc.data.readers import ArrayImages
 from dmc.errors import DmcError
 from dmc.jobs import student_for
 from dmc.models.specialist import Specialist
+from dmc.schedule import CONSOLIDATION, SPECIALIST, Schedule
 from dmc.tasks import task_for, task_of
 from dmc.tasks.classification import Classification
 from dmc.tasks.detection import Detection

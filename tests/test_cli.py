@@ -21,12 +21,12 @@ from typer.main import get_command
 import dmc as library
 from dmc.cli import Notices, app
 from dmc.cli.options import as_typed
-from dmc.config import Schedule
 from dmc.data.decode import CenterCrop, decode
 from dmc.data.open import open_images
 from dmc.errors import DmcError
 from dmc.models.cifar_resnet import CifarResNet
 from dmc.precision import settled
+from dmc.schedule import Schedule
 from tests.conftest import Answer, bad, tiny, write_images
 
 Dmc = Callable[..., Answer]

@@ -20,10 +20,10 @@ from dmc.config import (
     Length,
     NetworkConfig,
     RunConfig,
-    Schedule,
 )
 from dmc.errors import DmcError
 from dmc.recipes.profile import load_profile
+from dmc.schedule import Schedule
 from dmc.settings import Config, options_of
 from tests.conftest import tiny
 

@@ -15,7 +15,7 @@ from torch import Tensor
 import dmc
 from dmc.bench.guards import every_tracker
 from dmc.bench.runner import Bench
-from dmc.config import LossName, Schedule
+from dmc.config import LossName
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch
 from dmc.data.loader import ALONE, ImageLoader, Share
@@ -34,6 +34,7 @@ from dmc.models.detector import Detector
 from dmc.models.model import Model
 from dmc.models.specialist import Specialist
 from dmc.recipes.profile import Profile
+from dmc.schedule import Schedule
 from dmc.training.classification import Supervised
 from dmc.training.detection import DetectionLoss
 from dmc.training.loop import fit

@@ -8,7 +8,7 @@ import signal
 import pytest
 from benchmarks import fuzz
 
-from dmc.config import Schedule
+from dmc.schedule import Schedule
 from dmc.training.stopping import STOPPING
 
 

@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 import dmc as library
-from dmc.config import Precision, RunConfig, Schedule
+from dmc.config import RunConfig
 from dmc.data.batch import Batch
 from dmc.device import tiles_hidden
 from dmc.distill.classifier_objective import Distillation
 from dmc.precision import autocast, fast_precision, settled
+from dmc.schedule import Precision, Schedule
 from tests.conftest import classifiers, tiny, write_images
 from tests.detectors import untrained
 

@@ -12,18 +12,12 @@ import torch
 from torch import Tensor, nn
 
 import dmc as library
-from dmc.config import (
-    LearnConfig,
-    Length,
-    NetworkConfig,
-    PredictConfig,
-    RunConfig,
-    Schedule,
-)
+from dmc.config import LearnConfig, Length, NetworkConfig, PredictConfig, RunConfig
 from dmc.data.batch import Batch
 from dmc.data.open import open_labeled
 from dmc.errors import DmcError
 from dmc.models.specialist import Specialist
+from dmc.schedule import Schedule
 from dmc.settings import Config, options_of
 from dmc.text import in_markdown, one_line
 from dmc.training.classification import Supervised

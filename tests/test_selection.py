@@ -11,13 +11,14 @@ import pytest
 import torch
 
 import dmc
-from dmc.config import DetectorConsolidateConfig, Schedule
+from dmc.config import DetectorConsolidateConfig
 from dmc.cost import Cost
 from dmc.data.batch import Batch
 from dmc.data.readers import ArrayImages
 from dmc.errors import DmcError
 from dmc.estimate import selecting_seconds, some_batches
 from dmc.files import digest
+from dmc.schedule import Schedule
 from dmc.selection import most_telling
 from dmc.tasks.detector_consolidation import DetectorConsolidation
 from tests.conftest import classifiers, tiny, write_images

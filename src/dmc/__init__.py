@@ -4,11 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dmc.api import check, consolidate, evaluate, export, learn, load, predict, push, train, write_report
-    from dmc.config import Schedule
     from dmc.data.preprocess import Preprocessing
     from dmc.errors import DmcError
     from dmc.models.detector import Detector
     from dmc.models.specialist import Specialist
+    from dmc.schedule import Schedule
 
 __all__ = [
     "Detector",
@@ -32,7 +32,7 @@ _HOME = {
     "Detector": "models.detector",
     "DmcError": "errors",
     "Preprocessing": "data.preprocess",
-    "Schedule": "config",
+    "Schedule": "schedule",
     "Specialist": "models.specialist",
     "check": "api",
     "consolidate": "api",

@@ -8,7 +8,6 @@ from statistics import fmean
 
 import torch
 
-from dmc.config import Schedule
 from dmc.data.batch import Batch
 from dmc.data.loader import ImageLoader
 from dmc.data.preprocess import Preprocessing
@@ -16,6 +15,7 @@ from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.models.model import AnyModel
 from dmc.processes import together
+from dmc.schedule import Schedule
 from dmc.training.objective import Objective
 
 log = logging.getLogger("dmc")

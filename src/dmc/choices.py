@@ -12,7 +12,7 @@ from math import ceil
 from pathlib import Path
 from statistics import median
 
-from dmc.config import AUTO, Length, NetworkConfig, Schedule
+from dmc.config import AUTO, Length, NetworkConfig
 from dmc.cost import Cost
 from dmc.data.decode import opened, upright_size
 from dmc.data.sources import Source
@@ -21,6 +21,7 @@ from dmc.errors import DmcError
 from dmc.models.architectures import CLASSIFIERS
 from dmc.processes import is_main, together
 from dmc.progress import duration
+from dmc.schedule import Schedule
 
 LEAST_PRETRAINED_SIDE = 64  # pixels; at smaller sizes ImageNet weights are of little use
 LOOKED_AT = 64  # images that are opened to find their usual size

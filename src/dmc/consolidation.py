@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dmc.beginning import as_mean_if_near
 from dmc.classes import counted
-from dmc.config import ConsolidateConfig, RunConfig, Schedule
+from dmc.config import ConsolidateConfig, RunConfig
 from dmc.data.auxiliary import Images, require_room
 from dmc.data.batch import Batch
 from dmc.data.decode import Transform
@@ -29,6 +29,7 @@ from dmc.errors import DmcError
 from dmc.models.model import AnyModel
 from dmc.precision import autocast, settled
 from dmc.processes import is_main
+from dmc.schedule import Schedule
 from dmc.seeds import seed_for
 from dmc.selection import select
 from dmc.training.findings import Findings, save_findings

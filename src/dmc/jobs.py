@@ -9,7 +9,7 @@ from typing import Any
 
 from dmc.beginning import gently
 from dmc.choices import NetworkChoice, ResumedRun, schedule_for, timed
-from dmc.config import AUTO, ConsolidateConfig, Length, NetworkConfig, RunConfig, Schedule
+from dmc.config import AUTO, ConsolidateConfig, Length, NetworkConfig, RunConfig
 from dmc.consolidation import Consolidation, Joining
 from dmc.data.auxiliary import Images, open_auxiliary, require_room
 from dmc.data.open import require_outside
@@ -18,6 +18,7 @@ from dmc.data.sources import Source
 from dmc.errors import DmcError
 from dmc.estimate import cost_of, selecting_seconds, some_batches
 from dmc.models.model import Model
+from dmc.schedule import Schedule
 from dmc.tasks import task_of
 from dmc.tasks.base import VisionTask
 from dmc.training.held_out import HeldOut

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-from dmc.config import Schedule
+from dmc.schedule import Schedule
 
 
 class LengthKeywords(TypedDict, total=False):

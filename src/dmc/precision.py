@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from dmc.config import Precision, Schedule
 from dmc.device import TILES_HIDDEN, pick_device
 from dmc.processes import together
+from dmc.schedule import Precision, Schedule
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 

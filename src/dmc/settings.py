@@ -14,6 +14,8 @@ from pydantic.fields import FieldInfo
 from dmc.errors import DmcError, nearest
 
 SHOWN = 60  # characters of a wrong value that its error shows
+# Limits beyond which a number is a slip, and would overflow somewhere or fill the memory.
+MANY, LARGE, GIB = 10**9, 1e9, 1e6
 
 
 def option(default: Any, text: str, *, usual: str = "", flag: str = "", word: str = "", **limits: Any) -> Any:

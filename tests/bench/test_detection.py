@@ -14,13 +14,13 @@ import pytest
 from dmc.bench.coco import IN_COCO, VOC, with_other_objects, without_voc_objects
 from dmc.bench.reproduce import recipe_job
 from dmc.bench.runner import Bench
-from dmc.config import DETECTION
 from dmc.data.annotations import Objects
 from dmc.errors import DmcError
 from dmc.methods import method_named, methods_named
 from dmc.models.detector import Detector
 from dmc.recipes.profile import load_profile
 from dmc.recipes.recipe import comparisons, load_recipes, published
+from dmc.schedule import DETECTION
 from tests.bench.test_reach import reachable
 from tests.conftest import Answer
 from tests.detectors import scene, write_voc

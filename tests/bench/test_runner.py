@@ -19,7 +19,6 @@ from filelock import FileLock
 from dmc.bench.guards import every_tracker
 from dmc.bench.runner import Bench, Cell, require_none_failed
 from dmc.bench.summary import summary
-from dmc.config import CONSOLIDATION, SPECIALIST
 from dmc.data.subsets import ListedImages
 from dmc.errors import DmcError
 from dmc.methods import METHODS, Learned, Lesson, Method, methods_named
@@ -28,6 +27,7 @@ from dmc.models.specialist import Specialist
 from dmc.recipes.profile import load_profile, strength_for
 from dmc.recipes.recipe import comparisons, load_recipes
 from dmc.report.bench import other_orders
+from dmc.schedule import CONSOLIDATION, SPECIALIST
 from tests.conftest import Answer, tiny, write_images
 
 Dmc = Callable[..., Answer]

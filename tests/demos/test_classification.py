@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from dmc.bench.digits import digits, letters
-from dmc.config import Schedule
+from dmc.schedule import Schedule
 from tests.conftest import Answer
 
 

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from dmc.bench.digit_scenes import INK, LARGEST, SIDE, digit_scenes, unlabeled_scenes
-from dmc.config import Schedule
+from dmc.schedule import Schedule
 from tests.conftest import Answer
 
 

@@ -275,7 +275,7 @@ def test_teachers_whose_images_will_be_made_larger_are_named(unlabeled: Path, ca
     asked = DetectorConsolidateConfig(weights=None, size=48)
     said = "sees b was made for images of 64 pixels and will see the student's, of 48, made larger: small objects"
     DetectorConsolidation(pair, unlabeled, asked)
-    assert f"{said} escape it; size sets how many" in caplog.text
+    assert f"{said} escape it; `size` sets how many" in caplog.text
     caplog.clear()
     pair[1].network.fit = "letterbox"
     DetectorConsolidation(pair, unlabeled, asked)

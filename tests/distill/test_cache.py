@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 import dmc
-from dmc.config import RunConfig, Schedule
+from dmc.config import RunConfig
 from dmc.data.augment import content_ids, stored_corners, stored_mirrored
 from dmc.data.batch import Batch
 from dmc.distill.answer_table import AnswerTable, ImageRows, Part, Room
@@ -29,6 +29,7 @@ from dmc.distill.classifier_objective import Distillation
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
 from dmc.models.specialist import Specialist
+from dmc.schedule import Schedule
 from tests.conftest import classifiers, tiny
 from tests.detectors import untrained
 

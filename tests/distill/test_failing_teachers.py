@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dmc.config import Schedule
 from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
+from dmc.schedule import Schedule
 from tests.conftest import classifiers, tiny
 from tests.detectors import untrained
 

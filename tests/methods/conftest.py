@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dmc.config import Schedule
 from dmc.data.readers import ArrayImages
 from dmc.methods.base import Lesson
 from dmc.recipes.profile import Profile
+from dmc.schedule import Schedule
 
 
 def lesson(data: ArrayImages, folder: Path, strength: float = 0.0) -> Lesson:

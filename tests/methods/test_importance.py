@@ -11,7 +11,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dmc.config import Schedule
 from dmc.data.batch import Batch
 from dmc.data.preprocess import Preprocessing
 from dmc.data.readers import ArrayImages
@@ -24,6 +23,7 @@ from dmc.methods.rewc import REWC, RotatedPenalty, Rotation, rotations_of
 from dmc.methods.rwalk import RWalk, WalkTracker
 from dmc.methods.si import SI, PathTracker
 from dmc.models.specialist import Specialist
+from dmc.schedule import Schedule
 from tests.conftest import tiny
 from tests.methods.conftest import lesson
 

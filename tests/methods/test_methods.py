@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dmc.config import Schedule
 from dmc.data.batch import Batch
 from dmc.data.preprocess import Preprocessing
 from dmc.data.readers import ArrayImages
@@ -29,6 +28,7 @@ from dmc.methods.inference_twice import InferenceTwice
 from dmc.methods.lwf import LwF, WithoutForgetting
 from dmc.methods.lwf_mc import LwFMC
 from dmc.models.specialist import Specialist
+from dmc.schedule import Schedule
 from dmc.training.classification import Supervised
 from tests.conftest import load_specialist, require_unlike, tiny
 from tests.methods.conftest import lesson

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torchvision.models import GoogLeNet, Inception3
 
 import dmc as library
-from dmc.config import Schedule
 from dmc.data.decode import CenterCrop
 from dmc.data.open import open_labeled
 from dmc.data.preprocess import Preprocessing
@@ -28,6 +27,7 @@ from dmc.distill.teachers import Teachers
 from dmc.errors import DmcError
 from dmc.models.architectures import default_preprocessing
 from dmc.models.weights import load_weights, read_weights
+from dmc.schedule import Schedule
 from dmc.training.classification import Supervised
 from dmc.training.labeled import fit_labeled
 from tests.conftest import Answer, bad, classifiers, load_specialist, tiny, write_images

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from dmc.choices import NetworkChoice
 from dmc.classes import Classes
-from dmc.config import ConsolidateConfig, NetworkConfig, Output, PredictConfig, Schedule
+from dmc.config import ConsolidateConfig, NetworkConfig, Output, PredictConfig
 from dmc.consolidation import Consolidation, Joining
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop, DecodeError, decode
@@ -31,6 +31,7 @@ from dmc.distill.teachers import TeacherGroup
 from dmc.evaluation.matching import ClassChoice
 from dmc.models.architecture_source import Architectures, ArchitectureSource, Listed
 from dmc.models.model import MODELS, Model
+from dmc.schedule import Schedule
 from dmc.tasks import TASKS, register
 from dmc.tasks.base import Names, Place, VisionTask
 from dmc.training.findings import Findings

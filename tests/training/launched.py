@@ -13,9 +13,9 @@ import numpy as np
 from torch import nn
 
 import dmc
-from dmc.config import Schedule
 from dmc.data.readers import ArrayImages
 from dmc.errors import DmcError
+from dmc.schedule import Schedule
 from dmc.training.classification import Supervised
 from dmc.training.labeled import fit_labeled
 from dmc.training.run_folder import Position

@@ -16,12 +16,13 @@ import pytest
 import torch
 from torch import nn
 
-from dmc.config import RunConfig, Schedule
+from dmc.config import RunConfig
 from dmc.data.decode import CenterCrop
 from dmc.data.loader import ImageLoader, open_loader
 from dmc.data.open import open_images
 from dmc.errors import DmcError
 from dmc.files import HOST, part_of
+from dmc.schedule import Schedule
 from dmc.training.checkpoint import read_checkpoint
 from dmc.training.loop import fit
 from dmc.training.run_folder import CHECKPOINT, PREVIOUS, Position, Run

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dmc.config import CONSOLIDATION, SPECIALIST, RunConfig, Schedule
+from dmc.config import RunConfig
 from dmc.data.batch import Batch
 from dmc.data.decode import CenterCrop
 from dmc.data.loader import open_loader
@@ -26,6 +26,7 @@ from dmc.methods.fixed_representation import NewRowsOnly
 from dmc.methods.icarl import SigmoidDistillation
 from dmc.methods.importance import Regularised
 from dmc.methods.lwf import WithoutForgetting
+from dmc.schedule import CONSOLIDATION, SPECIALIST, Schedule
 from dmc.training.classification import Supervised
 from dmc.training.loop import fit
 from dmc.training.objective import Objective

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from dmc.config import RunConfig, Schedule
+from dmc.config import RunConfig
 from dmc.errors import DmcError
+from dmc.schedule import Schedule
 from dmc.training.run_folder import Run
 from tests.conftest import classifiers, tiny, write_images
 from tests.training.test_loop import trained

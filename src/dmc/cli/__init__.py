@@ -37,10 +37,11 @@ from dmc.cli.options import (
     names_from,
     new_names,
 )
-from dmc.config import ConsolidateConfig, LearnConfig, Length, PredictConfig, RunConfig, Schedule, TrainConfig
+from dmc.config import ConsolidateConfig, LearnConfig, Length, PredictConfig, RunConfig, TrainConfig
 from dmc.errors import DmcError, first_line, is_out_of_memory
 from dmc.model_config import provenance_lines
 from dmc.processes import is_main, launched
+from dmc.schedule import Schedule
 from dmc.settings import Config
 from dmc.text import one_line
 from dmc.training.stopping import raise_on_signals

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dmc.bench.digits import digits, letters
 from dmc.choices import NetworkChoice
-from dmc.config import RESUMED, ClassifierConsolidateConfig, Schedule
+from dmc.config import RESUMED, ClassifierConsolidateConfig
 from dmc.data.preprocess import Preprocessing
 from dmc.data.sources import Source
 from dmc.distill.teachers import Teachers
@@ -17,6 +17,7 @@ from dmc.files import refuse_others
 from dmc.models.specialist import Specialist
 from dmc.report import writing
 from dmc.report.classification_demo import TITLES, Row, draw
+from dmc.schedule import Schedule
 from dmc.tasks.classification import Classification
 from dmc.training.labeled import fit_labeled
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dmc.bench.digit_scenes import SIDE, digit_scenes, unlabeled_scenes
 from dmc.choices import NetworkChoice
-from dmc.config import DETECTION, RESUMED, DetectorConsolidateConfig
+from dmc.config import RESUMED, DetectorConsolidateConfig
 from dmc.data.annotations import DetectionImages
 from dmc.distill.anchor_teachers import AnchorTeachers
 from dmc.distill.detector_teachers import DetectorTeachers
@@ -16,6 +16,7 @@ from dmc.evaluation.detection import evaluate
 from dmc.exhibits import Cell, Section, Table, count, percent
 from dmc.files import refuse_others
 from dmc.models.detector import Detector
+from dmc.schedule import DETECTION
 from dmc.tasks.detection import Detection
 
 FOLDER = "dmc-demo-detect"  # the default

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from dmc.choices import NetworkChoice
-from dmc.config import RESUMED, Output, Schedule
+from dmc.config import RESUMED, Output
 from dmc.data.sources import Source
 from dmc.documents import Document, read_result
 from dmc.errors import DmcError, reason_of
@@ -27,6 +27,7 @@ from dmc.locks import locked
 from dmc.models.load import load_saved
 from dmc.models.model import AnyModel, Model
 from dmc.recipes.profile import Profile
+from dmc.schedule import Schedule
 from dmc.tasks import task_of
 from dmc.training.labeled import fit_labeled
 from dmc.training.objective import Objective

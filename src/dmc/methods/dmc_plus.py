@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dmc.config import RESUMED, Schedule
+from dmc.config import RESUMED
 from dmc.methods import exemplars
 from dmc.methods.base import Learned, Lesson
 from dmc.methods.dmc import DMC
 from dmc.models.specialist import Specialist
+from dmc.schedule import Schedule
 from dmc.training.classification import Supervised
 from dmc.training.labeled import fit_labeled
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from dmc.config import Schedule
 from dmc.data.batch import Batch
 from dmc.data.loader import open_loader
 from dmc.data.sources import Source
@@ -25,6 +24,7 @@ from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.methods.base import Learned, Lesson, Method, fitted, widened
 from dmc.models.specialist import Specialist
+from dmc.schedule import Schedule
 from dmc.training.classification import Supervised
 
 Weights = dict[str, Tensor]  # by name of the parameter

@@ -13,18 +13,11 @@ import yaml
 from pydantic import Field
 
 from dmc.choices import NetworkChoice
-from dmc.config import (
-    CONSOLIDATION,
-    SPECIALIST,
-    ClassifierDistillationConfig,
-    ConsolidateConfig,
-    DetectorDistillationConfig,
-    Scale,
-    Schedule,
-)
+from dmc.config import ClassifierDistillationConfig, ConsolidateConfig, DetectorDistillationConfig, Scale
 from dmc.data.preprocess import Preprocessing
 from dmc.errors import DmcError, require_known
 from dmc.precision import settled
+from dmc.schedule import CONSOLIDATION, SPECIALIST, Schedule
 from dmc.tasks import VisionTask, task_for
 
 SECTIONS = ("specialist", "consolidation")

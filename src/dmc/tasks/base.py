@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, Unpack
 
 from dmc.choices import NetworkChoice
-from dmc.config import AUTO, ConsolidateConfig, NetworkConfig, Output, PredictConfig, RunConfig, Schedule, TrainConfig
+from dmc.config import AUTO, ConsolidateConfig, NetworkConfig, Output, PredictConfig, RunConfig, TrainConfig
 from dmc.consolidation import Consolidation, Joining
 from dmc.data.decode import DecodeError
 from dmc.data.preprocess import Preprocessing
@@ -21,6 +21,7 @@ from dmc.exhibits import AnyExhibit, Facts
 from dmc.metrics.incremental import Measured
 from dmc.models.exported import Exportable
 from dmc.models.model import AnyModel, Model
+from dmc.schedule import Schedule
 from dmc.training.held_out import HeldOut
 from dmc.training.labeled import fit_labeled
 from dmc.training.objective import Objective

@@ -11,14 +11,11 @@ from pydantic import BaseModel, Field
 from dmc.choices import NetworkChoice, batch_size, clamped, pretrained, shorter_side
 from dmc.classes import listed
 from dmc.config import (
-    CONSOLIDATION,
-    SPECIALIST,
     ClassifierConsolidateConfig,
     ClassifierPredictConfig,
     ClassifierTrainConfig,
     NetworkConfig,
     Output,
-    Schedule,
 )
 from dmc.consolidation import Joining
 from dmc.data.decode import DecodeError
@@ -36,6 +33,7 @@ from dmc.metrics.incremental import Confusion, Matrix
 from dmc.models.exported import Exportable
 from dmc.models.load import class_for
 from dmc.models.specialist import Specialist
+from dmc.schedule import CONSOLIDATION, SPECIALIST, Schedule
 from dmc.tasks import classifier_export
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask
 from dmc.tasks.classifier_consolidation import ClassifierConsolidation

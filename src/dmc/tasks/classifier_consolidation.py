@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from dmc.beginning import as_first
-from dmc.config import AUTO, CONSOLIDATION, KD_TEMPERATURE, ClassifierConsolidateConfig, Schedule
+from dmc.config import AUTO, KD_TEMPERATURE, ClassifierConsolidateConfig
 from dmc.consolidation import Consolidation, Joining
 from dmc.data.auxiliary import Images
 from dmc.data.batch import Batch
@@ -37,6 +37,7 @@ from dmc.errors import DmcError
 from dmc.models.architectures import default_preprocessing, known_architecture
 from dmc.models.specialist import Specialist
 from dmc.progress import progress
+from dmc.schedule import CONSOLIDATION, Schedule
 from dmc.seeds import seed_for
 from dmc.training.findings import Findings, Measure
 from dmc.training.objective import Objective

@@ -9,14 +9,7 @@ from typing import Any, Unpack
 from pydantic import BaseModel, Field
 
 from dmc.choices import NetworkChoice, clamped, shorter_side
-from dmc.config import (
-    DETECTION,
-    DetectorConsolidateConfig,
-    DetectorPredictConfig,
-    NetworkConfig,
-    Output,
-    Schedule,
-)
+from dmc.config import DetectorConsolidateConfig, DetectorPredictConfig, NetworkConfig, Output
 from dmc.consolidation import Joining
 from dmc.data.annotations import DetectionImages, is_annotated, open_annotated
 from dmc.data.decode import DecodeError, result_or_error
@@ -35,6 +28,7 @@ from dmc.metrics.average_precision import Precisions
 from dmc.models.detector import Detector
 from dmc.models.exported import Exportable
 from dmc.models.load import class_for
+from dmc.schedule import DETECTION, Schedule
 from dmc.specs import split_spec
 from dmc.tasks import detector_export
 from dmc.tasks.base import NOTHING, Names, Place, VisionTask

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dmc.beginning import as_first
 from dmc.classes import ClassUnion
-from dmc.config import DETECTION, DetectorConsolidateConfig, Matching, Schedule
+from dmc.config import DetectorConsolidateConfig, Matching
 from dmc.consolidation import Consolidation, Joining
 from dmc.data.auxiliary import Images
 from dmc.data.batch import Batch
@@ -30,6 +30,7 @@ from dmc.distill.scene_labels import SceneLabels
 from dmc.distill.survey import Survey
 from dmc.errors import DmcError
 from dmc.models.detector import Detector
+from dmc.schedule import DETECTION, Schedule
 from dmc.training.findings import Findings, Measure
 from dmc.training.objective import Objective
 

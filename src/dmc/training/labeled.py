@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dmc.config import RunConfig, Schedule
+from dmc.config import RunConfig
 from dmc.cost import Cost
 from dmc.data.decode import DecodeError, decoded
 from dmc.data.loader import MEMORY, fits, open_loader
@@ -16,6 +16,7 @@ from dmc.device import pick_device
 from dmc.errors import DmcError
 from dmc.models.model import AnyModel, Model
 from dmc.precision import settled
+from dmc.schedule import Schedule
 from dmc.training.held_out import HeldOut
 from dmc.training.loop import fit, require_trainable, step_cost
 from dmc.training.objective import Objective

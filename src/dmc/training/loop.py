@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dmc.config import Precision, Schedule
 from dmc.cost import measured
 from dmc.data.batch import Batch
 from dmc.data.loader import ImageLoader, Share
@@ -25,6 +24,7 @@ from dmc.model_config import STATISTICS
 from dmc.precision import autocast
 from dmc.processes import together
 from dmc.progress import training_progress
+from dmc.schedule import Precision, Schedule
 from dmc.seeds import seed_for
 from dmc.training.objective import Objective
 from dmc.training.run_folder import Position, Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from dmc.config import Schedule
+from dmc.schedule import Schedule
 
 
 def optimizer_for(schedule: Schedule, module: nn.Module) -> torch.optim.Optimizer:

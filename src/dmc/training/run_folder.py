@@ -30,7 +30,7 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 from torch import Tensor
 
-from dmc.config import RunConfig, Schedule
+from dmc.config import RunConfig
 from dmc.documents import Document, RunRecord, read_json, short
 from dmc.errors import DmcError, first_line
 from dmc.files import OWN_FILES, read_bytes, replacing, require_free, system_reason, write_text
@@ -39,6 +39,7 @@ from dmc.model_config import ModelConfig
 from dmc.models.model import AnyModel
 from dmc.models.weights import load_weights, read_weights, weights_in
 from dmc.processes import is_main, together
+from dmc.schedule import Schedule
 from dmc.training.checkpoint import Stateful, fill, read_checkpoint, require_same_form
 from dmc.training.tracking import Tracking, remove_events
 

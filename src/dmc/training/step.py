@@ -8,12 +8,12 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import Tensor, nn
 
-from dmc.config import Schedule
 from dmc.data.batch import Batch
 from dmc.device import pick_device
 from dmc.errors import DmcError, is_out_of_memory
 from dmc.precision import autocast
 from dmc.processes import lost_peers, together
+from dmc.schedule import Schedule
 from dmc.training.checkpoint import Stateful
 from dmc.training.exchange import exchange_between
 from dmc.training.objective import Objective
