@@ -269,7 +269,7 @@ def predict(model: Given, images: Picture | Sequence[Picture], **settings: Unpac
         model: a model, or whatever `dmc.load` takes.
         images: a file, a folder (all images below it), a PIL image, or a uint8 array, H x W or H x W x 3; or a list of
             these.
-        **settings: `top` for classifiers, `min_score` for detectors; see `dmc.config`.
+        **settings: `top` for classifiers, `min_score` for detectors.
 
     Returns:
         An answer for each image. One that cannot be read has the answer None, and a warning names it.

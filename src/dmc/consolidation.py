@@ -42,7 +42,7 @@ log = logging.getLogger("dmc")
 # images than this, it would tell nothing: none is held out, and the student is measured on images it was trained on.
 LEAST_HELD_OUT = 20
 MOST_TIMES = 10  # an epoch shows each image that joins
-COMPARED = 2048  # auxiliary images to compare on, if none are held out and others are trained on besides them
+COMPARED = 2048  # auxiliary images to compare on, where none are held out and not they alone are trained on
 # By other keys of run.json.
 TOLD_ELSEWHERE = {
     "arch",

@@ -36,10 +36,10 @@ class Estimate:
 
 
 def some_batches(merge: Consolidation[Any], kept: int = 0, mixed: bool = False) -> tuple[list[Batch], int, Skipped]:
-    """Give some auxiliary images, how many were tried, and which of them are broken; refuse if too many are.
+    """Give some auxiliary images in batches, how many were tried, and which of them are broken.
 
-    There is a batch, and there are `kept` images, if so many are among those that are tried. They are from all over the
-    set if that is held, or `mixed`; else those that come first.
+    Of at least ENOUGH images that are tried, the first `kept` that decode are given, and at least a batch. They come
+    from all over the set if it is held in memory, or `mixed`. Too many broken ones are refused.
     """
     skipped = Skipped(merge.aux.name, named=0)  # they are named when all images are read
     framed: list[tuple[Record, Tensor]] = []

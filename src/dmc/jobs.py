@@ -1,4 +1,4 @@
-"""The two trainings that verbs are made of, as far as they can be chosen before they run: on labels, and a merge."""
+"""What `train`, `consolidate` and `learn` share: choose what the user left open, then train on labels or merge."""
 
 from __future__ import annotations
 
@@ -130,9 +130,9 @@ class Merge:
         return old.preprocessing if self.task.model.architectures.known(self.network.arch) == old.arch else None
 
     def timed(self, consolidation: Consolidation[Any], trained: int = 0) -> Consolidation[Any]:
-        """Set the epochs to what fits in the minutes, if these are given, and log what will be trained.
+        """Fit the epochs into the minutes, if these are given, and log the plan.
 
-        Before the other teachers are trained, refuse one of the first `trained` whose answers cannot be meant.
+        So many of the first teachers are `trained` already; one of them whose answers cannot be meant is refused.
         """
         if not self.begun:
             batch = some_batches(consolidation)[0][0]

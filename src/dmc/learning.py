@@ -102,10 +102,10 @@ def require_news(old: Model, source: Source) -> None:
 
 
 def kept_beside(model: Model) -> list[Any]:
-    """Load the specialists that a model was merged from, if they were kept; otherwise it stands for them itself.
+    """Load the specialists that are kept in the model's folder; without any, give the model itself.
 
-    Of each, only classes that the model still has are kept: some may have been left out of it since. Refuse one that
-    could not be kept again.
+    Of each, take the classes that the model still has: some may have been left out of it since. Refuse a specialist
+    that could not be kept again.
     """
     places = sorted(Path(model.name, KEPT).glob("[0-9]*"), key=lambda place: place.name.zfill(9))
     try:

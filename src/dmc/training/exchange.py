@@ -25,7 +25,7 @@ ALIVE_EVERY = 0.2  # seconds of waiting between questions whether the others liv
 def exchange_between(processes: Processes, device: torch.device) -> Exchange:
     """Return the fastest way to show a tensor to all processes."""
     one_machine = os.environ.get("LOCAL_WORLD_SIZE") == str(processes.count)
-    # Others than these may show the turn before the notice.
+    # Other processors (ARM) may let a process see the turn before the notice that it announces.
     ordered = platform.machine().lower() in ("x86_64", "amd64")
     return Board(processes) if device.type == "cpu" and one_machine and ordered else all_gathered
 

@@ -75,7 +75,7 @@ class Position:
             self.loss_sums[name] = self.loss_sums.get(name, 0.0) + loss.detach().to(wide) * own
 
     def gathered(self) -> Position:
-        """Give the position with the sums of all processes, which only the first one goes on with.
+        """Sum over all processes. The first one goes on with the sums, the others from zero: nothing counts twice.
 
         Waits for the device.
         """
