@@ -79,7 +79,7 @@ def best_places(
 
 
 def surest(odds_NMK: Tensor, weights_NMS: Tensor) -> Tensor:
-    """At each anchor, take the find whose log-odds above the lowest, times its weight there, are most; weigh them so."""
+    """At each anchor, take the find with the most log-odds above the lowest, times its weight there; weigh them so."""
     above_NMK = odds_NMK.clamp(LOWEST, -LOWEST) - LOWEST
     most_NS1 = (weights_NMS * above_NMK.amax(dim=2, keepdim=True)).argmax(dim=1)[..., None]
     weights_NS1 = weights_NMS.transpose(1, 2).gather(2, most_NS1)
