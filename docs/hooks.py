@@ -64,7 +64,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 def _results(index: str) -> list[Any]:
     """Turn the index of results into navigation: its sections, and the pages that begin their tables' rows."""
     groups = index.split("\n## ")[1:]
-    pages = [[{title: f"results/{file}"} for title, file in ROW.findall(group)] for group in groups]
+    pages = [[{title.replace("`", ""): f"results/{file}"} for title, file in ROW.findall(group)] for group in groups]
     titles = [group.splitlines()[0] for group in groups]
     overview = {"All of them": "results/README.md"}
     return [overview, *({title: found} for title, found in zip(titles, pages, strict=True))]
