@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 import dmc
-from dmc.bench.guards import every_tracker
-from dmc.bench.runner import Bench
+from dmc.bench.runner import Bench, every_tracker
 from dmc.config import LossName
 from dmc.data.batch import Batch
 from dmc.data.detection_batch import DetectionBatch

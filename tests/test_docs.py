@@ -21,7 +21,7 @@ from nbclient import NotebookClient
 from typer.main import get_command
 
 import dmc as library
-from dmc.bench.comparison import Comparison
+from dmc.bench.comparison import ComparisonFolder
 from dmc.cli import app
 from dmc.methods import METHODS, OWN_FILES
 from dmc.models.detector import Detector
@@ -148,7 +148,7 @@ def provide(words: list[str]) -> None:
     if any(word.startswith("old.onnx") for word in words):
         library.export(tiny(["ship", "truck"]), "old.onnx")
     if words in (["show", "out"], ["report", "out"]):
-        Comparison("digits", 2, load_profile("smoke", "digits"), Path("out")).claim_folder()
+        ComparisonFolder("digits", 2, load_profile("smoke", "digits"), Path("out")).claim_folder()
 
 
 @pytest.mark.parametrize("page", sorted({line.page for line in typed()}))

@@ -1,4 +1,4 @@
-"""The settings of every job, each defined once.
+"""The settings of every job, each defined once; those of a schedule are in `dmc.schedule`.
 
 From these classes come the keyword arguments of the Python API, the command line's options with their help, what
 `run.json` holds, the sections of a benchmark's profiles, and the tables in docs/settings.md. A field that has a help

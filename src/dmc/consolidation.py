@@ -15,11 +15,11 @@ from torch import Tensor
 from dmc.beginning import as_mean_if_near
 from dmc.classes import counted
 from dmc.config import ConsolidateConfig, RunConfig
-from dmc.data.auxiliary import Images, require_room
+from dmc.data.auxiliary import Images, open_auxiliary, require_room
 from dmc.data.batch import Batch
 from dmc.data.decode import Transform
 from dmc.data.loader import ImageLoader, fits, held_loader, open_loader
-from dmc.data.open import open_images, sample_of
+from dmc.data.open import sample_of
 from dmc.data.sources import Source
 from dmc.data.subsets import JoinedImages, Repeated, Unlabeled, split_off
 from dmc.device import pick_device
@@ -78,7 +78,7 @@ class Consolidation(ABC, Generic[AnyModel]):
         self, aux: Images, config: ConsolidateConfig, schedule: Schedule, joining: Joining | None = None
     ) -> None:
         """Count the images; of those that join take a sample, if they would outweigh the auxiliary ones."""
-        self.aux, self.config, self.schedule = Unlabeled(open_images(aux)), config, settled(schedule)
+        self.aux, self.config, self.schedule = Unlabeled(open_auxiliary(aux, config)), config, settled(schedule)
         tenth = len(self.aux) // 10
         self.held_out = min(config.held_out, tenth) if tenth >= LEAST_HELD_OUT else 0
         there = len(self.aux) - self.held_out
@@ -88,7 +88,7 @@ class Consolidation(ABC, Generic[AnyModel]):
         self.with_labels = joining is not None and joining.with_labels
         if self.with_labels and not self.takes_labels:
             raise DmcError(
-                f"labels of new images would undo old classes of {self.teachers.specialists[0].singular}s: leave out "
+                f"labels of new images would undo what {self.teachers.specialists[0].singular}s know: leave out "
                 "`use_labels`, or train on them without labels (`use_new=True`)"
             )
         most = (self.select or len(self.aux)) // 2

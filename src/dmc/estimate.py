@@ -76,11 +76,10 @@ def cost_of(merge: Consolidation[Any], batch: Batch) -> Cost:
     cache, kept = merge.cache, merge.teachers.kept() if merge.cache else []
     if cache:
         cache.require_room(kept)
-    once = merge.different_images / merge.trained_on if cache else 1.0  # an image that comes again is read
     return Cost(
-        asking_flops=once * asking_flops,
+        asking_flops=asking_flops,
         student_flops=flops - asking_flops,
-        asking_seconds=once * asking_seconds,
+        asking_seconds=asking_seconds,
         student_seconds=seconds - asking_seconds,
         cache_bytes=cache.bytes_for(kept) if cache else 0,
         views=cache.views if cache else None,

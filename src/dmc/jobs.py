@@ -120,6 +120,7 @@ class Merge:
         _, paper = self.task.paper_schedules
         usual = self.task.distillation_schedule(images, pretrained=self.network.weights is not None)
         network = {"arch": self.network.arch, "size": self.network.size, "weights": self.network.weights}
+        network |= {"aux_limit": None}  # the sample is taken already
         schedule = schedule or schedule_for(self.length, paper, usual, self.begun)
         planned = self.task.consolidation(teachers, self.aux, self.config.changed(network), schedule, joining)
         planned.require_room()

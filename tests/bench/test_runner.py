@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from dmc.bench.guards import every_tracker
-from dmc.bench.runner import Bench, Cell, require_none_failed
+from dmc.bench.runner import Bench, Cell, every_tracker, require_none_failed
 from dmc.bench.summary import summary
 from dmc.data.subsets import ListedImages
 from dmc.errors import DmcError

@@ -126,7 +126,7 @@ def test_unlabeled_images_have_no_boxes(squares: Path) -> None:
 
 
 def test_classifiers_do_not_take_labels(labeled_folder: Path, unlabeled: Path) -> None:
-    with pytest.raises(DmcError, match=r"labels of new images would undo old classes of classifiers: leave out"):
+    with pytest.raises(DmcError, match=r"labels of new images would undo what classifiers know: leave out"):
         dmc.learn(tiny("ab", 1), labeled_folder, unlabeled, use_labels=True, epochs=1)
 
 

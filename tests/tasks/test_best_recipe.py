@@ -21,7 +21,6 @@ from dmc.data.open import open_images
 from dmc.data.readers import ArrayImages
 from dmc.data.subsets import ListedImages, Repeated, Unlabeled
 from dmc.errors import DmcError
-from dmc.estimate import cost_of, some_batches
 from dmc.methods import METHODS
 from dmc.methods.base import Learned, Lesson
 from dmc.models.model import Model
@@ -168,11 +167,6 @@ def test_answers_about_repeated_images_are_kept_once(tmp_path: Path) -> None:
     assert merge.cache is not None
     kept = merge.teachers.kept()
     assert merge.cache.bytes_for(kept) == 240 * (8 + 2 * 2 * (4 + 2 * 2))
-    cost = cost_of(merge, some_batches(merge)[0][0])
-    alone = classifiers([first, second], NOISE[20:], STILL, held_out=0, cache=str(tmp_path / "answers"))
-    usual = cost_of(alone, some_batches(alone)[0][0])
-    assert cost.asking_flops == pytest.approx(usual.asking_flops * 240 / 300)
-    assert cost.student_flops == pytest.approx(usual.student_flops)
 
 
 def test_without_images_to_spare_students_are_compared_on_auxiliary_ones_alone(tmp_path: Path) -> None:

@@ -245,6 +245,7 @@ def test_a_teacher_that_breaks_after_the_training_is_refused_before_it_is_compar
 
 
 def test_a_sample_of_the_images_is_taken_by_whoever_merges(aux_folder: Path) -> None:
+    assert len(classifiers([tiny("ab", 1), tiny("cd", 2)], aux_folder, QUICK, aux_limit=5).aux) == 5
     assert dmc.check([tiny("ab", 1), tiny("cd", 2)], aux_folder, aux_limit=5)["aux"]["images"] == 5
 
 

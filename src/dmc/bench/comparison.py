@@ -47,7 +47,7 @@ class Making(AnyObject):
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparisonFolder:
     """A stream of classes, how many arrive at a time, the settings, and the folder of the cells."""
 
     stream: str

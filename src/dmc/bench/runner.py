@@ -11,12 +11,13 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import torch
 from filelock import Timeout
+from torch import Tensor, nn
 
-from dmc.bench.comparison import CODE, FAILED, GROUPS, MADE, Comparison
+from dmc.bench.comparison import CODE, FAILED, GROUPS, MADE, ComparisonFolder
 from dmc.bench.datasets import require
 from dmc.bench.engines import Engine
-from dmc.bench.guards import every_tracker, require_budget
 from dmc.bench.streams import ClassStream, needed_data, open_stream, validation
 from dmc.bench.tuning import tuned
 from dmc.classes import counted, listed
@@ -28,7 +29,8 @@ from dmc.errors import DmcError, first_line
 from dmc.files import write_text
 from dmc.locks import IDLE, locked, sweep
 from dmc.methods import METHODS, OWN_FILES, Learned, Lesson, Method, method_named
-from dmc.methods.importance import Regularised
+from dmc.methods.importance import ImportanceMethod, Regularised, Tracker
+from dmc.models.model import Model
 from dmc.recipes.profile import strength_for
 from dmc.seeds import seed_for
 from dmc.training.labeled import fit_labeled
@@ -39,7 +41,7 @@ log = logging.getLogger("dmc")
 
 
 @dataclass(frozen=True)
-class Bench(Comparison):
+class Bench(ComparisonFolder):
     """A comparison whose cells are run here."""
 
     def open(self, order: int, with_aux: bool = False) -> ClassStream:
@@ -278,3 +280,30 @@ def require_none_failed(cells: Iterable[Cell]) -> None:
     if failed:
         reasons = (f"{name} ({path.read_text('utf-8').splitlines()[0]})" for name, path in failed.items())
         raise DmcError(f"failed, and not in the table: {'; '.join(reasons)}")
+
+
+def every_tracker(module: nn.Module, kind: type[Model]) -> list[Tracker]:
+    """Make the trackers that methods for this kind of model need while the first group is learned."""
+    regularisers = [m for m in METHODS.values() if isinstance(m, ImportanceMethod) and m.serves(kind)]
+    found: dict[str, Tracker] = {}
+    for tracker in (tracker for method in regularisers for tracker in method.trackers(module, {})):
+        if type(found.setdefault(tracker.prefix, tracker)) is not type(tracker):
+            names = f"{type(found[tracker.prefix]).__name__} and {type(tracker).__name__}"
+            raise DmcError(f"{names} both have the prefix {tracker.prefix!r}: give the new one its own")
+    return list(found.values())
+
+
+def require_budget(method: Method, learned: Learned) -> None:
+    """Refuse notes that hold more images than the method declared; files that it may write are not checked."""
+    size = learned.specialists[0].preprocessing.size
+    pixels = 3 * size**2
+    of_weights = {weight.shape for weight in learned.specialists[0].module.parameters()}  # regularisers note these
+
+    def of_images(note: Tensor) -> bool:  # bytes of any shape, or rows that have the size of images
+        row = note[:1] if note.dim() > 1 else note  # or nothing but rows
+        rows_of_images = note.numel() > 0 and row.numel() % pixels == 0
+        return note.dtype == torch.uint8 or (rows_of_images and note.shape not in of_weights)
+
+    kept = sum(-(-note.numel() // pixels) for note in learned.notes.values() if of_images(note))
+    if kept > method.memory:
+        raise DmcError(f"{method.name} keeps {kept} images but declared {method.memory}")

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dmc.bench.comparison import Comparison
+from dmc.bench.comparison import ComparisonFolder
 from dmc.metrics.incremental import StreamScores
 
 Spread = dict[str, float | None]  # "mean" and "std"; None where there is none
 
 
-def collected(bench: Comparison) -> dict[str, dict[int, StreamScores]]:
+def collected(bench: ComparisonFolder) -> dict[str, dict[int, StreamScores]]:
     """Give the scores of all finished cells of a comparison, by method and order."""
     found: dict[str, dict[int, StreamScores]] = {}
     for method in bench.known_methods():

@@ -333,7 +333,7 @@ def main() -> None:
         sys.exit(128 + getattr(stop.__context__ or stop, "by", signal.SIGINT))
     except Exception as error:  # a damaged file that its reader chokes on, or a bug of ours
         if is_out_of_memory(error):
-            complain(f"out of memory: {first_line(error)}; take smaller images or batches, or hold fewer (memory)")
+            complain(f"out of memory: {first_line(error)}; take smaller images or batches, or hold fewer (--memory)")
             sys.exit(2)
         if os.environ.get("DMC_TRACEBACK"):
             raise

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from dmc.bench.comparison import Comparison
+from dmc.bench.comparison import ComparisonFolder
 from dmc.bench.summary import Spread, collected, summary
 from dmc.errors import DmcError
 from dmc.files import write_text
@@ -18,7 +18,7 @@ from dmc.report.provenance import caution, footnote
 COLUMNS = ("final", "average incremental", "forgetting", "intransigence", "old - new")
 
 
-def report(bench: Comparison, ran_as: str, command: str | None = None) -> tuple[dict[str, Any], str]:
+def report(bench: ComparisonFolder, ran_as: str, command: str | None = None) -> tuple[dict[str, Any], str]:
     """Write a comparison's table and figure into its folder; return its numbers and its table.
 
     `ran_as` names the profile and its changes; `command` is what the user typed.

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dmc.bench.comparison import Comparison
+from dmc.bench.comparison import ComparisonFolder
 from dmc.bench.summary import collected, summary
 from dmc.documents import Document, read_json
 from dmc.errors import DmcError
@@ -48,7 +48,7 @@ def is_bench(folder: Path) -> bool:
     return (folder / "bench.json").exists()
 
 
-def opened(folder: Path) -> Comparison:
+def opened(folder: Path) -> ComparisonFolder:
     """Open the comparison in a folder, to read its results."""
     path = folder / "bench.json"
     asked = read_json(path, SavedBench)
@@ -56,7 +56,7 @@ def opened(folder: Path) -> Comparison:
         profile = Profile.of(asked.profile)
     except DmcError as error:
         raise DmcError(f"{path} is damaged: it has a profile in which {error}") from None
-    return Comparison(asked.stream, asked.group_size, profile, folder)
+    return ComparisonFolder(asked.stream, asked.group_size, profile, folder)
 
 
 def bench_page(folder: Path) -> Page:
@@ -68,7 +68,7 @@ def bench_page(folder: Path) -> Page:
     return Page(f"Benchmark: {folder.resolve().name}", subtitle, [*sections, *unfinished])
 
 
-def comparison(bench: Comparison) -> list[Section]:
+def comparison(bench: ComparisonFolder) -> list[Section]:
     """Show the table, the curves and the confusion matrices of a comparison."""
     summed = summary(collected(bench))
     if not summed:
@@ -96,7 +96,7 @@ def _table(summed: Mapping[str, Any]) -> Table:
     return Table("Every method", ["method", "orders", *COLUMNS], rows, note)
 
 
-def _curves(summed: Mapping[str, Any], bench: Comparison) -> list[AnyExhibit]:
+def _curves(summed: Mapping[str, Any], bench: ComparisonFolder) -> list[AnyExhibit]:
     """Show accuracy, accuracy on the first group and forgetting against the number of classes so far."""
     metric, shown = bench.profile.task.metric, {m: row for m, row in summed.items() if None not in row["accuracy"]}
     whole, first, forgotten = list[Line](), list[Line](), list[Line]()
@@ -120,7 +120,7 @@ def _curves(summed: Mapping[str, Any], bench: Comparison) -> list[AnyExhibit]:
     return [chart for chart in charts if chart.lines]
 
 
-def _matrices(bench: Comparison, methods: list[str]) -> list[Confusion]:
+def _matrices(bench: ComparisonFolder, methods: list[str]) -> list[Confusion]:
     """Give each method's confusion matrix after the last group, in the first order that it has finished."""
     found = []
     for method in methods[:MOST_MATRICES]:
@@ -131,7 +131,7 @@ def _matrices(bench: Comparison, methods: list[str]) -> list[Confusion]:
     return found
 
 
-def _classes(summed: Mapping[str, Any], bench: Comparison, bars: bool) -> list[AnyExhibit]:
+def _classes(summed: Mapping[str, Any], bench: ComparisonFolder, bars: bool) -> list[AnyExhibit]:
     """Show the final score of each class: as a table and, if asked for, as bars of the first methods."""
     names = list(dict.fromkeys(name for row in summed.values() for name in row["per class"]))
     rows = [[name, *(cell_of(row["per class"].get(name)) for row in summed.values())] for name in names]
@@ -145,7 +145,7 @@ def _classes(summed: Mapping[str, Any], bench: Comparison, bars: bool) -> list[A
     return shown
 
 
-def progress_of(bench: Comparison) -> list[Section]:
+def progress_of(bench: ComparisonFolder) -> list[Section]:
     """Show how far the cells are that are not finished."""
     rows: list[list[Cell]] = []
     for order in bench.orders():

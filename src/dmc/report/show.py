@@ -26,7 +26,7 @@ SHARED = ("first", "shared")  # folders of a comparison that belong to no method
 Shown = dict[str, Any]
 
 
-class Comparison(AnyObject):
+class SavedComparison(AnyObject):
     """bench.json."""
 
     stream: str
@@ -113,7 +113,7 @@ def _rate(epochs: Sequence[Epoch]) -> float | None:
 
 
 def _comparison(folder: Path) -> Shown:
-    asked = read_json(folder / "bench.json", Comparison)
+    asked = read_json(folder / "bench.json", SavedComparison)
     table = folder / "table.md"
     return {
         "stream": asked.stream,

@@ -58,6 +58,8 @@ class DetectorConsolidation(Consolidation[Detector]):
             raise DmcError("loss 'kd' compares softmax distributions; detectors have log-odds: use 'l2' or 'l1'")
         arch = Detector.architectures.known(config.arch or teachers[0].require_arch())
         config = config.changed({"arch": arch, "weights": Detector.architectures.weights(arch, config.weights)})
+        for teacher in teachers:
+            teacher.module.eval()  # before any of them is asked
         self.student = new_student(teachers, arch, config)
         matching = self._matching(teachers, config.matching)
         if matching == "anchors":
