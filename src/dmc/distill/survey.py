@@ -57,8 +57,8 @@ class Survey:
             if one.boxes >= ENOUGH and one.impossible > ODD * one.boxes:
                 wrong = f"{one.impossible} of {one.boxes} boxes in {self.images} auxiliary images"
                 raise DmcError(
-                    f"{teacher.name} is misunderstood: {wrong} have no size or lie outside; `dmc check` can draw what it "
-                    "finds; say of an ONNX file how its outputs are laid out (layout=) and images fitted (fit=)"
+                    f"{teacher.name} is misunderstood: {wrong} have no size or lie outside; `dmc check` can draw what "
+                    "it finds; say of an ONNX file how its outputs are laid out (layout=) and images fitted (fit=)"
                 )
 
     def warn(self) -> None:
