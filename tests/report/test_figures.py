@@ -156,6 +156,13 @@ def test_what_is_below_zero_is_drawn_too(tmp_path: Path, figures: list[Figure]) 
     assert low < -1.2 < -0.3 < high
 
 
+def test_parts_of_methods_alone_have_no_curves(tmp_path: Path) -> None:
+    """They are tested on their own classes only, so there is no accuracy on all of them."""
+    (name, row), *_ = curves([0.5]).items()
+    draw_curves({name: row | {"accuracy": [None] * len(row["accuracy"])}}, "title", tmp_path / "lines.png")
+    assert not (tmp_path / "lines.png").exists()
+
+
 def test_bars_begin_at_nothing_and_say_what_they_are() -> None:
     _, plots = new_figure(1, 2, size=(3, 3))
     rows = [

@@ -70,4 +70,5 @@ def draw_curves(summed: dict[str, Any], title: str, path: Path, metric: str = "a
         for method, row in summed.items()
         if None not in row["accuracy"]
     ]
-    draw_lines(series, "classes so far", f"{metric}, %", title, path)
+    if series:  # none, if all that was run are parts of methods
+        draw_lines(series, "classes so far", f"{metric}, %", title, path)
