@@ -17,17 +17,18 @@ TESTED, ENOUGH_TO_TEST = 10, 20  # every 10th image is held out, if classes have
 
 
 class Unlabeled(Source):
-    """The images of another source without their labels; with `boxes`, what is marked in them stays."""
+    """The images of another source without their labels; with `annotations`, what is marked in them stays."""
 
-    def __init__(self, source: Source, boxes: bool = False) -> None:
-        self.name, self.source, self.stable_names, self.boxes = source.name, source, source.stable_names, boxes
+    def __init__(self, source: Source, annotations: bool = False) -> None:
+        self.name, self.source, self.stable_names = source.name, source, source.stable_names
+        self.annotations = annotations
 
     def __len__(self) -> int:
         return len(self.source)
 
     def records(self, seed: int | None = None) -> Iterator[Record]:
         for record in self.source.records(seed):
-            bare = record if self.boxes else record._replace(annotation=None, annotated_size=None)
+            bare = record if self.annotations else record._replace(annotation=None, annotated_size=None)
             yield bare._replace(label=UNLABELED)
 
     def names(self) -> Iterator[str]:
