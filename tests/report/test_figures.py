@@ -163,6 +163,15 @@ def test_parts_of_methods_alone_have_no_curves(tmp_path: Path) -> None:
     assert not (tmp_path / "lines.png").exists()
 
 
+def test_titles_that_are_wider_than_a_figure_are_broken(tmp_path: Path, figures: list[Figure]) -> None:
+    draw_curves(curves([0.5]), "profile night with " + "specialist.precision=bf16, " * 5, tmp_path / "lines.png")
+    (axes,) = figures[0].axes
+    drawn = axes.title.get_window_extent()
+    assert drawn.x0 >= 0
+    assert drawn.x1 <= figures[0].bbox.x1
+    assert "\n" in axes.get_title()
+
+
 def test_bars_begin_at_nothing_and_say_what_they_are() -> None:
     _, plots = new_figure(1, 2, size=(3, 3))
     rows = [

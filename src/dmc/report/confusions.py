@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from dmc.report.figures import FONT, new_figure, save
+from dmc.report.figures import FONT, in_lines, new_figure, save
 
 MARKS = (0, 1, 5, 20, 100)  # of the colour scale, in %
 
@@ -28,5 +28,5 @@ def draw_confusions(panels: Mapping[str, Any], title: str, path: Path, classes: 
     figure.supylabel(classes, fontsize=FONT + 1)
     bar = figure.colorbar(shown, ax=plots, shrink=0.7, label="% of the class's images")
     bar.set_ticks(np.log1p(MARKS).tolist(), labels=[str(mark) for mark in MARKS])
-    figure.suptitle(title, fontsize=FONT + 2)
+    figure.suptitle(in_lines(title), fontsize=FONT + 2)
     save(figure, path)

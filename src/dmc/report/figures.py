@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import floor, isnan
 from pathlib import Path
 from statistics import mean
+from textwrap import fill
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -14,6 +15,7 @@ from dmc.exhibits import Line
 from dmc.files import replacing
 
 FONT = 8  # the smallest, in points
+WIDEST = 90  # characters of a line in a title
 NAME, PITCH = FONT + 1, 1.4 * (FONT + 1)  # a line's name, and the distance from one to the next, in points
 LINES = {"-": "", "--": "//", ":": "..", "-.": "xx"}  # line styles, and the hatches that stand for them in bars
 MARKERS = "osD^vPX"
@@ -146,6 +148,11 @@ def save(figure: Any, path: Path) -> None:
         figure.savefig(temporary, format="svg", metadata={"Date": None})
 
 
+def in_lines(title: str) -> str:
+    """Break a title that is wider than a figure."""
+    return fill(title, WIDEST)
+
+
 def draw_lines(
     series: Sequence[Series],
     x_label: str,
@@ -172,7 +179,7 @@ def draw_lines(
     axes.margins(x=0.02)
     axes.set_xlabel(x_label)
     axes.set_ylabel(y_label)
-    axes.set_title(title, fontsize=FONT + 2)
+    axes.set_title(in_lines(title), fontsize=FONT + 2)
     _tidy(axes)
     if len(series) > 1 or not losses:
         _name_ends(figure, axes, series)

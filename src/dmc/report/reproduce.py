@@ -27,6 +27,7 @@ from dmc.report.figures import (
     Series,
     draw_bars,
     draw_lines,
+    in_lines,
     look_of,
     new_figure,
     save,
@@ -161,7 +162,7 @@ def _draw_bars(columns: Sequence[str], rows: Sequence[Row], metric: str, title: 
     ]
     figure, plots = new_figure(1, len(columns), size=(8 / len(columns), 1.2 + 0.3 * len(rows)))
     draw_bars(plots, columns, bars)
-    figure.suptitle(title, fontsize=FONT + 2)
+    figure.suptitle(in_lines(title), fontsize=FONT + 2)
     published = "; black: the paper, at its settings" if any(row["published"] for row in rows) else ""
     figure.supxlabel(f"{metric}, %{published}", fontsize=FONT + 1)
     save(figure, path)
